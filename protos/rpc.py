@@ -1,0 +1,248 @@
+"""How every gRPC server and channel of the project is set up, and the one place where errors
+become statuses.
+
+Handlers receive raw bytes and parse them here: with the generated deserialisers one undecodable
+message ends a whole stream with a Python message in an INTERNAL status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
+
+from protos import errors
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+# Designed for messages below 1 MiB; the limit leaves room for one long prompt in one message.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+TARGET_MESSAGE_BYTES = 1024 * 1024
+ERROR_DOMAIN = "dlite"
+
+_SIZES = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+]
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    *_SIZES,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.enable_retries", 0),
+    # A restarted service is found again within a second, not after two minutes of back-off.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Each channel its own connection: a stalled stream never holds back another peer's.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    *_SIZES,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+]
+
+_STATUS_CODES: dict[type[errors.DliteError], int] = {
+    errors.InvalidRequest: code_pb2.INVALID_ARGUMENT,
+    errors.TooLarge: code_pb2.RESOURCE_EXHAUSTED,
+    errors.ContractMismatch: code_pb2.FAILED_PRECONDITION,
+    errors.StaleRound: code_pb2.ABORTED,
+    errors.OutOfPages: code_pb2.RESOURCE_EXHAUSTED,
+    errors.Busy: code_pb2.RESOURCE_EXHAUSTED,
+    errors.Unavailable: code_pb2.UNAVAILABLE,
+    errors.NotFound: code_pb2.NOT_FOUND,
+    errors.AlreadyExists: code_pb2.ALREADY_EXISTS,
+}
+
+log = logging.getLogger("dlite.rpc")
+M = TypeVar("M", bound=Message)
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def parse(message_type: type[M], data: bytes) -> M:
+    """Decodes a message.
+
+    Raises:
+        InvalidRequest: the bytes are no such message.
+    """
+    try:
+        return message_type.FromString(data)
+    except DecodeError as error:
+        name = message_type.DESCRIPTOR.full_name
+        raise errors.InvalidRequest(f"{len(data)} bytes are not a {name}", field=name) from error
+
+
+def to_status(error: errors.DliteError) -> status_pb2.Status:
+    """The rich gRPC status of an error: code, ErrorInfo, the field at fault, when to retry."""
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN, metadata={"field": error.field})
+    ]
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after_seconds is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(int(error.retry_after_seconds * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    status = status_pb2.Status(code=_STATUS_CODES.get(type(error), code_pb2.INTERNAL), message=str(error))
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def error_from(call_error: grpc.RpcError) -> errors.DliteError:
+    """The error of a failed call as seen by a client: the inverse of `to_status`."""
+    code = getattr(call_error, "code", lambda: None)()
+    details = getattr(call_error, "details", lambda: None)() or ""
+    by_code = {
+        grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
+        grpc.StatusCode.FAILED_PRECONDITION: errors.ContractMismatch,
+        grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Busy,
+        grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+        grpc.StatusCode.NOT_FOUND: errors.NotFound,
+        grpc.StatusCode.ALREADY_EXISTS: errors.AlreadyExists,
+        grpc.StatusCode.ABORTED: errors.StaleRound,
+    }
+    kind = by_code.get(code, errors.DliteError) if code is not None else errors.DliteError
+    return kind(f"{details} ({code.name if code is not None else 'no status'})")
+
+
+async def abort(context: Context, error: BaseException) -> NoReturn:
+    """Ends a call with the right status. Never shows a Python message to a caller."""
+    if isinstance(error, asyncio.CancelledError):
+        # Without an explicit status the caller would wait for ever (grpc issue 29248).
+        await context.abort(grpc.StatusCode.CANCELLED, "the call was cancelled")
+    if isinstance(error, errors.DliteError):
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+    reference = uuid.uuid4().hex[:12]
+    log.exception("internal error %s", reference, exc_info=error)
+    await context.abort(
+        grpc.StatusCode.INTERNAL, f"internal error, reference {reference} in the service's log"
+    )
+    raise AssertionError("unreachable: abort raises")
+
+
+def unary(
+    request_type: type[M], handler: Callable[[M, Context], Awaitable[Message]]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A unary method over raw bytes."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        try:
+            return (await handler(parse(request_type, data), context)).SerializeToString()
+        except grpc.aio.AbortError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            await abort(context, error)
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def server_stream(
+    request_type: type[M], handler: Callable[[M, Context], AsyncIterator[Message]]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A server-streaming method over raw bytes."""
+
+    async def call(data: bytes, context: Context) -> AsyncIterator[bytes]:
+        try:
+            async for message in handler(parse(request_type, data), context):
+                yield message.SerializeToString()
+        except grpc.aio.AbortError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            await abort(context, error)
+
+    return grpc.unary_stream_rpc_method_handler(call)
+
+
+def duplex(handler: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandler[Any, Any]:
+    """A bidirectional method; the handler reads and writes raw bytes on the context itself."""
+
+    async def call(_requests: AsyncIterator[bytes], context: Context) -> None:
+        try:
+            await handler(context)
+        except grpc.aio.AbortError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            await abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(call)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Service:
+    """One gRPC service: its full name ("dlite.v1.Target") and raw handlers by method name."""
+
+    name: str
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]]
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A started server. It answers health checks NOT_SERVING until `set_ready`."""
+
+    server: grpc.aio.Server
+    health: health.aio.HealthServicer
+    service: Service
+    address: str
+
+    async def set_ready(self, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if ready else status.NOT_SERVING
+        await self.health.set("", value)
+        await self.health.set(self.service.name, value)
+
+    async def stop(self, grace_seconds: float) -> None:
+        await self.health.enter_graceful_shutdown()
+        await self.server.stop(grace_seconds)
+
+
+async def start_server(service: Service, address: str) -> RunningServer:
+    """Starts a server with health and reflection.
+
+    Args:
+        service: what to serve.
+        address: "host:port" (port 0 picks a free one) or "unix:PATH".
+
+    Raises:
+        Unavailable: the address cannot be bound.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    handler = grpc.method_handlers_generic_handler(service.name, service.methods)
+    server.add_generic_rpc_handlers((handler,))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = (service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise errors.Unavailable(f"cannot listen on {address}: is the port taken?") from error
+    await server.start()
+    bound = address if address.startswith("unix:") else f"{address.rsplit(':', 1)[0]}:{port}"
+    running = RunningServer(server, health_servicer, service, bound)
+    await running.set_ready(False)
+    return running
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel with the project's limits. Must be called on the event loop that uses it."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -1,0 +1,127 @@
+"""The two ends of a long stream: one reader task, one writer task, nothing that waits for both.
+
+A reader that awaited a write would deadlock with a peer that does the same, once both send
+buffers are full. So `on_message` is synchronous, and whatever it wants to send goes to an
+`Outbox`, which never makes the caller wait. Flow control is the protocol's: at most one round of
+a request is in flight, which bounds the outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from protos import common_pb2
+
+# Above this size encoding runs off the event loop.
+OFFLOAD_BYTES = 64 * 1024
+
+
+class Stamped(Protocol):
+    """A stream message: it carries a stamp."""
+
+    @property
+    def stamp(self) -> common_pb2.Stamp: ...
+
+
+class Stamps:
+    """Echoes the peer's clock and measures the round trip without a common clock."""
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
+        self._peer_sent_ns = 0
+        self._received_ns = 0
+        self.last_rtt_seconds: float | None = None
+
+    def fill(self, stamp: common_pb2.Stamp) -> None:
+        """Sets a stamp just before its message is encoded."""
+        now = self._now_ns()
+        stamp.sent_ns = now
+        if self._peer_sent_ns:
+            stamp.echo_sent_ns = self._peer_sent_ns
+            stamp.echo_held_ns = now - self._received_ns
+
+    def note(self, stamp: common_pb2.Stamp) -> None:
+        """Takes the stamp of a message that has just arrived."""
+        now = self._now_ns()
+        self._peer_sent_ns = stamp.sent_ns
+        self._received_ns = now
+        if stamp.echo_sent_ns:
+            round_trip_ns = now - stamp.echo_sent_ns - stamp.echo_held_ns
+            self.last_rtt_seconds = max(round_trip_ns, 0) / 1e9
+
+
+class Outbox:
+    """Messages waiting for the writer task. `put` never waits; `close` lets the writer finish.
+
+    Only for use on one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, message: Message) -> None:
+        """Queues a message; after `close` it is dropped."""
+        if not self._closed:
+            self._messages.append(message)
+            self._wake.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+    async def get(self) -> Message | None:
+        """The next message, or None when the outbox is closed and empty."""
+        while not self._messages:
+            if self._closed:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        return self._messages.popleft()
+
+
+async def write_all(outbox: Outbox, write: Callable[[bytes], Awaitable[None]], stamps: Stamps) -> int:
+    """The writer task: sends until the outbox is closed and empty.
+
+    Returns:
+        The number of bytes sent.
+    """
+    loop = asyncio.get_running_loop()
+    num_bytes = 0
+    while (message := await outbox.get()) is not None:
+        stamps.fill(message.stamp)  # type: ignore[attr-defined]
+        if message.ByteSize() > OFFLOAD_BYTES:
+            data = await loop.run_in_executor(None, message.SerializeToString)
+        else:
+            data = message.SerializeToString()
+        num_bytes += len(data)
+        await write(data)
+    return num_bytes
+
+
+async def read_all(read: Callable[[], Awaitable[Any]], on_message: Callable[[bytes], bool]) -> bool:
+    """The reader loop.
+
+    Args:
+        read: returns the next message as bytes, or anything else at EOF.
+        on_message: takes a message without waiting; returns False to end the stream.
+
+    Returns:
+        True when `on_message` ended the stream, False at EOF.
+    """
+    while True:
+        data = await read()
+        if not isinstance(data, bytes):
+            return False
+        if not on_message(data):
+            return True
