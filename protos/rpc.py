@@ -18,6 +18,7 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
@@ -184,7 +185,7 @@ def duplex(handler: Callable[[Context], Awaitable[None]]) -> grpc.RpcMethodHandl
         except (Exception, asyncio.CancelledError) as error:
             await abort(context, error)
 
-    return grpc.stream_stream_rpc_method_handler(call)  # type: ignore[arg-type]
+    return grpc.stream_stream_rpc_method_handler(call)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class RunningServer:
     """A started server. It answers health checks NOT_SERVING until `set_ready`."""
 
     server: grpc.aio.Server
-    health: health.aio.HealthServicer
+    health: health_aio.HealthServicer
     service: Service
     address: str
 
@@ -228,7 +229,7 @@ async def start_server(service: Service, address: str) -> RunningServer:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     handler = grpc.method_handlers_generic_handler(service.name, service.methods)
     server.add_generic_rpc_handlers((handler,))
-    health_servicer = health.aio.HealthServicer()
+    health_servicer = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = (service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
