@@ -1,0 +1,153 @@
+"""One service in a child process: started, awaited until ready, watched, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deploy.parent_watch import VARIABLE as PARENT_PIPE
+from protos.errors import Unavailable
+
+_STDERR_LINES = 15
+STOP_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a service prints when it serves."""
+
+    address: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """A `dlite` command line for a child.
+
+    Args:
+        name: "target", "draft" or "coordinator": the verb, and the name in messages.
+        flags: its options, without --json.
+        num_threads: compute threads of the process.
+    """
+
+    name: str
+    flags: Sequence[str]
+    num_threads: int
+
+
+def child_environment(num_threads: int, parent_pipe: int, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child: explicit threads, no network for weights, the watch on its parent."""
+    threads = str(num_threads)
+    return {
+        **base,
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        PARENT_PIPE: str(parent_pipe),
+    }
+
+
+class Child:
+    """A running child process. Use on one event loop; `start` makes one."""
+
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, on_line: Callable[[str, str], None]
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._on_line = on_line
+        self._last_lines: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_task = asyncio.create_task(self._read_stderr())
+
+    @classmethod
+    async def start(cls, command: Command, parent_pipe: int, on_line: Callable[[str, str], None]) -> Child:
+        """Starts the process in a process group of its own, so that a terminal's Ctrl-C reaches the
+        parent alone, which then stops the services in order.
+
+        Args:
+            parent_pipe: read end of the pipe of `parent_watch`.
+            on_line: called with the child's name and each line of its stderr.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "deploy.cli", command.name, *command.flags, "--json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=child_environment(command.num_threads, parent_pipe, os.environ),
+            pass_fds=(parent_pipe,),
+            process_group=0,
+        )
+        return cls(command.name, process, on_line)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        while True:
+            try:
+                line = await self._process.stderr.readline()
+            except ValueError:  # a line beyond the reader's limit: what was read of it is dropped
+                continue
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip()
+            self._last_lines.append(text)
+            self._on_line(self.name, text)
+
+    async def ready(self, timeout_seconds: float) -> Ready:
+        """Waits for the one JSON line.
+
+        Raises:
+            Unavailable: the process ended, printed something else, or is not ready in time.
+        """
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                line = await self._process.stdout.readline()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"the {self.name} service is not ready after {timeout_seconds:g} s{self._tail()}"
+            ) from error
+        if not line:
+            raise await self.failure()
+        try:
+            record = json.loads(line)
+            return Ready(str(record["address"]), int(record["pid"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"the {self.name} service printed {line!r} instead of its address") from error
+
+    async def failure(self) -> Unavailable:
+        """Waits until the process has ended; the error says how, with its last words."""
+        code = await self._process.wait()
+        await self._stderr_task
+        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return Unavailable(f"the {self.name} service {how}{self._tail()}")
+
+    def _tail(self) -> str:
+        lines = "".join(f"\n  {self.name}: {line}" for line in self._last_lines)
+        return f"; its last lines:{lines}" if lines else ""
+
+    async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
+        """SIGTERM, then SIGKILL to its whole group after the grace time. Does nothing once it ended."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            try:
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                await self._process.wait()
+        await self._stderr_task

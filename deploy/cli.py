@@ -1,0 +1,105 @@
+"""The `dlite` script: finds the module of a verb, and only then imports it.
+
+Nothing here may import torch, transformers, grpc or ray: `--help` stays quick, and a coordinator
+started by this script never loads torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+
+from protos.errors import ContractMismatch, DliteError, InvalidRequest
+
+EXIT_FAILED = 1
+EXIT_BAD_USAGE = 2
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a verb's typer app is (attribute `app`), and what `dlite --help` says about it."""
+
+    module: str
+    summary: str
+
+
+VERBS = {
+    "target": Verb("target_service.cli", "run a target service: the model that decides every token"),
+    "draft": Verb("draft_service.cli", "run a draft service: the small model that proposes"),
+    "coordinator": Verb("coordinator.cli", "run a coordinator: what clients talk to"),
+    "up": Verb("deploy.up", "run all three on this machine, on free ports"),
+    "generate": Verb("coordinator.cli", "complete one prompt"),
+    "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
+    "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
+}
+
+
+def usage() -> str:
+    """The text of `dlite --help`."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {verb.summary}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: dlite VERB [OPTIONS]   (dlite VERB --help for the options of one)",
+            "",
+            "Speculative decoding for agents as three gRPC services.",
+            "",
+            *lines,
+            "",
+            "Results go to stdout, progress to stderr; --json prints exactly one JSON object.",
+            "Exit codes: 0 done, 1 failed, 2 bad usage or configuration.",
+        ]
+    )
+
+
+def _run_verb(name: str, args: Sequence[str]) -> None:
+    import typer
+
+    app = import_module(VERBS[name].module).app
+    command = typer.main.get_command(app)
+    # One app may hold several verbs; the script shows all of them at one level.
+    command = getattr(command, "commands", {}).get(name, command)
+    command.main(args=list(args), prog_name=f"dlite {name}")
+
+
+def exit_code(error: DliteError) -> int:
+    """2 where the caller must change a flag, a configuration or a model; 1 otherwise."""
+    return EXIT_BAD_USAGE if isinstance(error, InvalidRequest | ContractMismatch) else EXIT_FAILED
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line without the program's name; returns the exit code."""
+    name = argv[0] if argv else "--help"
+    if name in ("--help", "-h", "help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"dlite {version('dlite')}")
+        return 0
+    if name not in VERBS:
+        print(f"dlite: no verb {name!r}; there are: {', '.join(VERBS)}", file=sys.stderr)
+        return EXIT_BAD_USAGE
+    try:
+        _run_verb(name, argv[1:])
+    except DliteError as error:
+        print(f"dlite {name}: {error}", file=sys.stderr)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        print(f"dlite {name}: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+def main() -> None:
+    """Entry point of the console script. A typer command ends by SystemExit, which passes through."""
+    from deploy.parent_watch import end_with_parent
+
+    end_with_parent()
+    raise SystemExit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
