@@ -1,0 +1,145 @@
+"""Puts a target together: model, pages, engine, and what it says of itself."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from protos.errors import InvalidRequest
+from protos.feature_layers import build_target_layer_ids
+from target_service import attention, loader
+from target_service.config import TargetConfig
+from target_service.engine import Engine
+from target_service.fingerprint import embedding_hash, model_fingerprint, tokenizer_files, tokenizer_hash
+from target_service.limits import EngineLimits
+from target_service.loader import LoadedTarget
+from target_service.model import TargetModel, input_embedding, kv_shape
+
+
+@dataclass(frozen=True)
+class TargetDescription:
+    """What `Describe` tells; sizes as in protos/common.proto."""
+
+    instance_id: str
+    model: str
+    fingerprint: str
+    embedding_hash: str
+    tokenizer_hash: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    tapped_layers: tuple[int, ...]
+    dtype: str
+    attention_kernel: str
+    linear_kernel: str
+    max_context: int
+    page_size: int
+    num_pages: int
+    max_verify_block_size: int
+    eos_ids: tuple[int, ...]
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    threads: int
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltTarget:
+    """An engine that has passed its self-test, not yet owned by a thread."""
+
+    engine: Engine
+    description: TargetDescription
+    tokenizer_files: dict[str, bytes]
+
+
+def pool_pages(config: TargetConfig, bytes_per_token: int, max_context: int) -> int:
+    """Pages of the pool: as told, else what fits the byte limit, at most eight full contexts.
+
+    Raises:
+        InvalidRequest: not one page fits.
+    """
+    if config.num_pages:
+        return config.num_pages
+    page_bytes = bytes_per_token * config.page_size
+    pages = min(config.max_pool_bytes // page_bytes, 8 * -(-max_context // config.page_size))
+    if pages < 1:
+        raise InvalidRequest(
+            f"{config.max_pool_bytes} bytes hold no page of {page_bytes} bytes", field="max_pool_bytes"
+        )
+    return int(pages)
+
+
+def _tapped_layers(config: TargetConfig, num_layers: int) -> tuple[int, ...]:
+    if config.tapped_layers:
+        return loader.check_tapped_layers(config.tapped_layers, num_layers)
+    most = min(config.num_tapped_layers, num_layers)
+    try:
+        return build_target_layer_ids(num_layers, most)
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="num_tapped_layers") from error
+
+
+def build(config: TargetConfig) -> BuiltTarget:
+    """Loads, self-tests and warms up a target.
+
+    Raises:
+        NotFound, ContractMismatch, InvalidRequest: see loader and model.
+    """
+    if not config.target:
+        raise InvalidRequest("name a model: --target FOLDER", field="target")
+    device = config.device
+    on_cpu = torch.device(device).type == "cpu"
+    dtype = ("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
+    return assemble(loader.load(config.target, dtype, device), config)
+
+
+def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
+    """Builds the engine around a loaded model (tests hand in random tiny ones)."""
+    hf_config = loaded.model.config
+    num_layers = int(hf_config.num_hidden_layers)
+    max_context = config.max_context or int(hf_config.max_position_embeddings)
+    pages = pool_pages(config, kv_shape(loaded.model).bytes_per_token(), max_context)
+    model = TargetModel(loaded.model, _tapped_layers(config, num_layers), pages, config.page_size)
+    model.self_test()
+    limits = EngineLimits(
+        page_size=config.page_size,
+        num_pages=pages,
+        prefill_rows=config.prefill_rows,
+        max_context=max_context,
+        max_verify_block_size=config.max_verify_block_size,
+        eos_ids=loaded.eos_ids,
+    )
+    description = _describe(loaded, model, limits, config)
+    files = tokenizer_files(loaded.folder)
+    return BuiltTarget(Engine(model, limits), description, files)
+
+
+def _describe(
+    loaded: LoadedTarget, model: TargetModel, limits: EngineLimits, config: TargetConfig
+) -> TargetDescription:
+    return TargetDescription(
+        instance_id=uuid.uuid4().hex,
+        model=Path(loaded.folder).resolve().name,
+        fingerprint=model_fingerprint(loaded.folder),
+        embedding_hash=embedding_hash(input_embedding(loaded.model)),
+        tokenizer_hash=tokenizer_hash(tokenizer_files(loaded.folder)),
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        num_layers=int(loaded.model.config.num_hidden_layers),
+        tapped_layers=model.tapped_layers,
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        attention_kernel=attention.KERNEL_NAME,
+        linear_kernel="torch",
+        max_context=limits.max_context,
+        page_size=limits.page_size,
+        num_pages=limits.num_pages,
+        max_verify_block_size=limits.max_verify_block_size,
+        eos_ids=tuple(sorted(limits.eos_ids)),
+        temperature=loaded.temperature,
+        top_p=loaded.top_p,
+        top_k=loaded.top_k,
+        threads=config.threads,
+    )

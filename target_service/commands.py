@@ -1,0 +1,174 @@
+"""What the engine is told and what it answers: the target's half of the wire as frozen records.
+
+Protobuf stops at `wire.py`. Names and rules are those of protos/target.proto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import torch
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class RefusalCode(Enum):
+    STALE_EPOCH = "stale_epoch"
+    OUT_OF_STEP = "out_of_step"
+    INVALID_ARGUMENT = "invalid_argument"
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Shapes the target's law and ends the request. temperature 0 is greedy, else coupled."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_tokens: int = 1
+    ignore_eos: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """One request of one coordinator."""
+
+    coordinator_id: str
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which round of which request; Hold and Close carry round 0."""
+
+    key: RequestKey
+    epoch: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Open:
+    address: Address
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    sampling_key: bytes
+    params: SamplingParams
+    want_features: bool = False
+
+
+@dataclass(frozen=True)
+class Verify:
+    address: Address
+    committed_length: int
+    proposals: tuple[int, ...] = ()
+    cohort: int = 0
+    want_features: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    address: Address
+    committed_length: int
+    max_tokens: int
+    want_features: bool = False
+
+
+@dataclass(frozen=True)
+class Fetch:
+    address: Address
+    committed_length: int
+
+
+@dataclass(frozen=True)
+class Hold:
+    address: Address
+
+
+@dataclass(frozen=True)
+class Close:
+    address: Address
+    keep_length: int = 0
+
+
+RoundCommand = Open | Verify | Run | Fetch
+Command = RoundCommand | Hold | Close
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds inside the target: waiting for a step, in forward passes, deciding, all of it."""
+
+    queue_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    address: Address
+    committed_length: int
+    tokens: tuple[int, ...]
+    num_accepted: int = 0
+    num_verified: int = 0
+    done: bool = True
+    finish_reason: FinishReason | None = None
+    timing: Timing = field(default_factory=Timing)
+    recomputed_tokens: int = 0
+
+    def as_partial(self) -> Verdict:
+        """A Run's verdict that is not its last."""
+        return replace(self, done=False)
+
+    def with_tokens(self, tokens: tuple[int, ...]) -> Verdict:
+        """The same answer for all tokens of a Run."""
+        return replace(self, tokens=tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    address: Address
+    tensor: torch.Tensor  # [m, D]
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int
+    queued_rows: int
+
+
+@dataclass(frozen=True)
+class Preempted:
+    address: Address
+
+
+@dataclass(frozen=True)
+class Closed:
+    address: Address
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the target holds of a request; epoch 0 means nothing."""
+
+    epoch: int = 0
+    round: int = 0
+    committed_length: int = 0
+
+
+@dataclass(frozen=True)
+class Refused:
+    address: Address
+    code: RefusalCode
+    message: str
+    field: str = ""
+    held: Held = Held()
+
+
+Event = Verdict | Features | Progress | Preempted | Closed | Refused

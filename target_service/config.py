@@ -1,0 +1,31 @@
+"""Settings of the target service."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from protos.config import ServiceConfig
+
+
+class TargetConfig(ServiceConfig):
+    """Sources: command line > DLITE_TARGET_* > --config > these defaults."""
+
+    section: ClassVar[str] = "target"
+    model_config = SettingsConfigDict(**{**ServiceConfig.model_config, "env_prefix": "DLITE_TARGET_"})
+
+    target: str = Field("", description="folder or hub name of the target model")
+    address: str = Field("127.0.0.1:0", description="host:port (port 0: any free one) or unix:PATH")
+    tapped_layers: tuple[int, ...] = Field((), description="feature layer ids; must equal the drafter's")
+    num_tapped_layers: int = Field(8, ge=2, description="m, when no layer ids are given")
+    dtype: str = Field("auto", description="float32, float64, bfloat16; auto: float32 on CPU")
+    device: str = Field("cpu", description="torch device")
+    threads: int = Field(1, ge=1, description="compute threads")
+    page_size: int = Field(16, ge=1, description="tokens a KV page holds")
+    num_pages: int = Field(0, ge=0, description="pages in the pool; 0: from max_pool_bytes")
+    max_pool_bytes: int = Field(2 << 30, ge=1, description="most bytes of KV when num_pages is 0")
+    prefill_rows: int = Field(256, ge=1, description="rows of prefill in a step")
+    max_context: int = Field(0, ge=0, description="longest prompt + text; 0: the model's own")
+    max_verify_block_size: int = Field(32, ge=1, description="most rows of one verification")

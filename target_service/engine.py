@@ -1,0 +1,167 @@
+"""The engine: commands in, events out, one step at a time. One thread owns it.
+
+    apply(command)   fencing, then a round starts; nothing is computed
+    step()           plan -> pack -> forward -> settle
+
+Commands and steps never overlap, so `Close` takes effect when the running step has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from target_service.block_pool import BlockPool
+from target_service.commands import Address, Command, Event, Preempted, Verdict
+from target_service.limits import EngineLimits
+from target_service.packing import Extension, PackedStep, pack
+from target_service.requests import Requests
+from target_service.sampling import RowParams, choose
+from target_service.scheduler import Budget, Plan, Work, plan
+from target_service.sequence import Sequence, SequenceState
+from target_service.settling import advance
+
+
+@dataclass(frozen=True, eq=False)
+class StepOutput:
+    """Of the R deciding rows: logits [R, V] and pivot features [R, m, D]."""
+
+    logits: torch.Tensor
+    features: torch.Tensor
+
+
+class Model(Protocol):
+    """What the engine needs of a model; the tests' table target is another one."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def forward(self, step: PackedStep) -> StepOutput: ...
+
+
+class Engine:
+    """Owns every request's state.
+
+    Args:
+        model: computes steps.
+        limits: sizes of pool and step.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, model: Model, limits: EngineLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.num_pages, limits.page_size)
+        self.requests = Requests(self.pool, limits, model.vocab_size, clock)
+        self.num_steps = 0
+        self.num_rows = 0
+        self._model = model
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Engine({len(self.requests)} requests, {self.pool!r}, {self.num_steps} steps)"
+
+    def apply(self, command: Command) -> list[Event]:
+        """Takes one command between two steps; returns what can be answered at once."""
+        return self.requests.apply(command)
+
+    def drop_coordinator(self, coordinator_id: str) -> None:
+        """Frees all requests of a coordinator whose stream has ended."""
+        self.requests.drop_coordinator(coordinator_id)
+
+    def has_work(self) -> bool:
+        return any(s.state is SequenceState.WAITING for s in self.requests.all())
+
+    def queued_rows(self) -> int:
+        """Rows still to compute for the rounds that have come in."""
+        waiting = [s for s in self.requests.all() if s.state is SequenceState.WAITING]
+        return sum(s.num_pending + len(s.proposals) for s in waiting)
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """Computes one step; returns its events, all verdicts before any features."""
+        started = self._clock()
+        budget = Budget(self.pool.num_free, self.limits.page_size, self.limits.prefill_rows)
+        step_plan = plan(self.requests.all(), budget)
+        events = self._evict(step_plan)
+        if not step_plan.work:
+            return events
+        extensions = [self._extend(work, started) for work in step_plan.work]
+        output = self._model.forward(pack(extensions, self.limits.page_size, self._model.device))
+        forwarded = self._clock()
+        self.num_steps += 1
+        self.num_rows += sum(len(extension.token_ids) for extension in extensions)
+        for work in step_plan.work:
+            assert work.sequence.active is not None
+            work.sequence.active.forward_seconds += forwarded - started
+        return events + self._settle(step_plan, output, forwarded)
+
+    def _evict(self, step_plan: Plan) -> list[Event]:
+        events: list[Event] = []
+        for sequence in step_plan.evicted:
+            sequence.recomputed_tokens += sequence.kv_length
+            self.requests.release_pages(sequence)
+            last = sequence.last_round if sequence.active is None else sequence.active.number
+            events.append(Preempted(Address(sequence.key, sequence.epoch, last)))
+        return events
+
+    def _extend(self, work: Work, started: float) -> Extension:
+        sequence = work.sequence
+        assert sequence.active is not None
+        if sequence.active.started is None:
+            sequence.active.started = started
+        sequence.pages += self.pool.allocate(work.new_pages)
+        proposals = sequence.proposals if work.decides else ()
+        num_committed = work.num_rows - len(proposals)
+        start = sequence.kv_length
+        return Extension(
+            token_ids=(*sequence.token_ids[start : start + num_committed], *proposals),
+            kv_length=start,
+            pages=tuple(sequence.pages),
+            num_decisions=1 + len(proposals) if work.decides else 0,
+        )
+
+    def _settle(self, step_plan: Plan, output: StepOutput, forwarded: float) -> list[Event]:
+        rows = [row for work in step_plan.work if work.decides for row in decision_rows(work.sequence)]
+        tokens = choose(output.logits, rows).tokens.tolist() if rows else []
+        now = self._clock()
+        events: list[Event] = []
+        first = 0
+        for work in step_plan.work:
+            sequence = work.sequence
+            assert sequence.active is not None
+            if not work.decides:
+                sequence.kv_length += work.num_rows
+                continue
+            sequence.active.sample_seconds += now - forwarded
+            last = first + 1 + len(sequence.proposals)
+            choices, features = tokens[first:last], output.features[first:last]
+            events += advance(sequence, choices, features, self.limits.eos_ids, now)
+            self._crop(sequence)
+            first = last
+        return [event for event in events if isinstance(event, Verdict)] + [
+            event for event in events if not isinstance(event, Verdict)
+        ]
+
+    def _crop(self, sequence: Sequence) -> None:
+        """Frees whole pages beyond what stands: rejected rows, or everything of a finished text."""
+        finished = sequence.finish_reason is not None
+        keep = 0 if finished else self.pool.pages_for(sequence.kv_length)
+        self.requests.release_pages(sequence, keep)
+
+
+def decision_rows(sequence: Sequence) -> list[RowParams]:
+    """Row i of a round decides position committed_length + i."""
+    first = sequence.committed_length
+    return [
+        RowParams(sequence.params, sequence.sampling_key, first + i)
+        for i in range(1 + len(sequence.proposals))
+    ]

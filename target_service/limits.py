@@ -1,0 +1,26 @@
+"""The engine's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """Sizes of the pool and of a step.
+
+    Args:
+        page_size: tokens a page holds.
+        num_pages: pages in the pool.
+        prefill_rows: rows of prefill in a step, over all sequences.
+        max_context: longest prompt plus generated tokens.
+        max_verify_block_size: most rows of one verification, anchor included.
+        eos_ids: tokens that end a text.
+    """
+
+    page_size: int
+    num_pages: int
+    prefill_rows: int
+    max_context: int
+    max_verify_block_size: int
+    eos_ids: frozenset[int]

@@ -1,0 +1,149 @@
+"""A transformers causal LM computing packed steps over our pages.
+
+Feature ids follow DLite: id i is the output of decoder layer i; for the last layer it is the state
+after the final norm, in prefill and verification alike. Hooks copy only the deciding rows.
+
+Shapes: N rows, R deciding rows, m tapped layers, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from protos.errors import ContractMismatch
+from target_service import attention
+from target_service.attention import StepContext
+from target_service.engine import StepOutput
+from target_service.packing import Extension, PackedStep, pack
+from target_service.paged_kv import KVShape, PagedKV
+
+# Logits of the paged path and of the stock model on the self-test prompt; float32 rounding over
+# some tens of layers stays two orders below, a missing mask or bias is orders above.
+SELF_TEST_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
+SELF_TEST_LENGTH = 6
+
+
+class FeatureTaps:
+    """Forward hooks that keep the tapped layers' output for the deciding rows of one step."""
+
+    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int]) -> None:
+        self.layer_ids = tuple(layer_ids)
+        self._rows: torch.Tensor | None = None
+        self._kept: dict[int, torch.Tensor] = {}
+        decoder = model.model
+        last = len(decoder.layers) - 1
+        for layer_id in self.layer_ids:
+            module = decoder.norm if layer_id == last else decoder.layers[layer_id]
+            module.register_forward_hook(self._hook(layer_id))
+
+    def _hook(self, layer_id: int) -> Any:
+        def keep(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+            if self._rows is not None:
+                hidden = output[0] if isinstance(output, tuple) else output  # [1, N, D]
+                self._kept[layer_id] = hidden[0].index_select(0, self._rows)
+
+        return keep
+
+    def start(self, rows: torch.Tensor) -> None:
+        """Begins a step: keep these rows."""
+        self._rows = rows
+        self._kept.clear()
+
+    def take(self) -> torch.Tensor:
+        """Ends the step; returns [R, m, D]."""
+        features = torch.stack([self._kept[layer_id] for layer_id in self.layer_ids], dim=1)
+        self._rows = None
+        self._kept.clear()
+        return features
+
+
+class TargetModel:
+    """The engine's model.
+
+    Args:
+        model: a causal LM of transformers in eval mode, switched to our attention here.
+        tapped_layers: the m feature ids, ascending.
+        num_pages, page_size: geometry of the KV pool allocated here.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tapped_layers: Sequence[int], num_pages: int, page_size: int
+    ) -> None:
+        attention.register()
+        model.set_attn_implementation(attention.KERNEL_NAME)
+        self.model = model
+        self.tapped_layers = tuple(tapped_layers)
+        self.kv = PagedKV(kv_shape(model), num_pages, page_size, model.device)
+        self._taps = FeatureTaps(model, tapped_layers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.kv.keys.device
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    def forward(self, step: PackedStep) -> StepOutput:
+        """One pass over the packed rows; writes their keys and values into the pages."""
+        self._taps.start(step.decision_rows)
+        output = self.model(
+            input_ids=step.token_ids[None],
+            position_ids=step.positions[None],
+            use_cache=False,
+            logits_to_keep=step.decision_rows,
+            paged=StepContext(step, self.kv),
+        )
+        return StepOutput(logits=output.logits[0], features=self._taps.take())
+
+    @torch.inference_mode()
+    def self_test(self) -> None:
+        """Compares the paged path with the stock model on a short prompt, in two chunks.
+
+        Raises:
+            ContractMismatch: the architecture does something our attention does not.
+        """
+        tokens = tuple(range(1, 1 + min(SELF_TEST_LENGTH, self.vocab_size - 1)))
+        pages = tuple(range(-(-len(tokens) // self.kv.page_size)))
+        chunks = (
+            Extension(tokens[:3], 0, pages, 0),
+            Extension(tokens[3:], 3, pages, len(tokens) - 3),
+        )
+        for chunk in chunks:
+            paged = self.forward(pack([chunk], self.kv.page_size, self.device)).logits
+        self.model.set_attn_implementation("sdpa")
+        stock = self.model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False).logits
+        self.model.set_attn_implementation(attention.KERNEL_NAME)
+        difference = float((paged - stock[0, 3:]).abs().max())
+        tolerance = SELF_TEST_TOLERANCE.get(paged.dtype, float(stock.abs().max()) * 0.1)
+        if not difference <= tolerance:
+            name = type(self.model).__name__
+            raise ContractMismatch(
+                f"{name}: paged attention differs from the stock model by {difference:.3g} "
+                f"(at most {tolerance:.3g}); this architecture is not supported",
+                field="target",
+            )
+
+
+def kv_shape(model: PreTrainedModel) -> KVShape:
+    """Geometry of the model's KV cache."""
+    config = model.config
+    heads = int(config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return KVShape(int(config.num_hidden_layers), int(kv_heads), int(head_dim), model.dtype)
+
+
+def input_embedding(model: PreTrainedModel) -> torch.Tensor:
+    """The token embedding [V, D]."""
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight

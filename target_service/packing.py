@@ -1,0 +1,103 @@
+"""Turns planned work into the flat tensors of one forward pass.
+
+N rows over all sequences, R of them decide a token. The rows of a sequence are consecutive:
+
+    positions   kv_length .. kv_length + n - 1
+    slots       where their keys and values go: page * page_size + offset
+    context     slots of positions 0 .. kv_length + n - 1, this step's rows included
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Extension:
+    """One sequence's rows in a step.
+
+    token_ids are the n tokens to feed at positions kv_length..; `num_decisions` of the last rows
+    give logits (0 for a prefill chunk that is not the last); pages cover kv_length + n tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    kv_length: int
+    pages: tuple[int, ...]
+    num_decisions: int
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Rows [first_row, first_row + num_rows) attend to `context` (T slots, in position order)."""
+
+    first_row: int
+    num_rows: int
+    context: torch.Tensor | slice  # [T]
+    mask: torch.Tensor | None  # [num_rows, T] bool, True = visible; None = everything visible
+    is_causal: bool  # the plain triangle, when the context is just these rows
+
+
+@dataclass(frozen=True, eq=False)
+class PackedStep:
+    token_ids: torch.Tensor  # [N] int64
+    positions: torch.Tensor  # [N] int64
+    slots: torch.Tensor  # [N] int64
+    spans: tuple[Span, ...]
+    decision_rows: torch.Tensor  # [R] int64
+
+
+def context_slots(pages: Sequence[int], length: int, page_size: int) -> torch.Tensor | slice:
+    """Slots of positions 0..length-1; a slice when the pages follow one another."""
+    used = pages[: -(-length // page_size)]
+    if all(after == before + 1 for before, after in itertools.pairwise(used)):
+        return slice(used[0] * page_size, used[0] * page_size + length)
+    firsts = torch.tensor(used, dtype=torch.int64)[:, None] * page_size
+    return (firsts + torch.arange(page_size)[None, :]).reshape(-1)[:length]
+
+
+def _span(extension: Extension, first_row: int, page_size: int, device: torch.device) -> Span:
+    num_rows = len(extension.token_ids)
+    length = extension.kv_length + num_rows
+    context = context_slots(extension.pages, length, page_size)
+    if isinstance(context, torch.Tensor):
+        context = context.to(device)
+    if num_rows == 1:
+        return Span(first_row, 1, context, None, False)
+    if extension.kv_length == 0:
+        return Span(first_row, num_rows, context, None, True)
+    rows = torch.arange(extension.kv_length, length, device=device)
+    mask = torch.arange(length, device=device)[None, :] <= rows[:, None]
+    return Span(first_row, num_rows, context, mask, False)
+
+
+def _row_slots(extension: Extension, page_size: int) -> list[int]:
+    start, stop = extension.kv_length, extension.kv_length + len(extension.token_ids)
+    return [extension.pages[i // page_size] * page_size + i % page_size for i in range(start, stop)]
+
+
+def pack(extensions: Sequence[Extension], page_size: int, device: torch.device) -> PackedStep:
+    """Builds the step's tensors; sequences keep their order."""
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    spans: list[Span] = []
+    decision_rows: list[int] = []
+    for extension in extensions:
+        first_row, num_rows = len(token_ids), len(extension.token_ids)
+        token_ids += extension.token_ids
+        positions += range(extension.kv_length, extension.kv_length + num_rows)
+        slots += _row_slots(extension, page_size)
+        spans.append(_span(extension, first_row, page_size, device))
+        end = first_row + num_rows
+        decision_rows += range(end - extension.num_decisions, end)
+
+    def tensor(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return PackedStep(
+        tensor(token_ids), tensor(positions), tensor(slots), tuple(spans), tensor(decision_rows)
+    )

@@ -1,0 +1,62 @@
+"""The KV tensors, in pages. A slot is `page * page_size + offset`.
+
+Shapes: P pages, S page size, H key/value heads, C head width, N rows, T context length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """Geometry of one model's cache."""
+
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_heads * self.head_dim * self.dtype.itemsize
+
+
+class PagedKV:
+    """Keys and values of all layers, allocated once.
+
+    Args:
+        shape: the model's geometry.
+        num_pages: P.
+        page_size: S.
+        device: where the tensors live.
+    """
+
+    def __init__(self, shape: KVShape, num_pages: int, page_size: int, device: torch.device) -> None:
+        self.shape = shape
+        self.page_size = page_size
+        size = (shape.num_layers, num_pages * page_size, shape.num_heads, shape.head_dim)
+        self.keys = torch.zeros(size, dtype=shape.dtype, device=device)  # [L, P*S, H, C]
+        self.values = torch.zeros(size, dtype=shape.dtype, device=device)
+
+    def write(
+        self,
+        layer: int,
+        slots: torch.Tensor,  # [N]
+        keys: torch.Tensor,  # [N, H, C]
+        values: torch.Tensor,  # [N, H, C]
+    ) -> None:
+        """Stores the rows of one layer. Slots of one call are distinct."""
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, slots: torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [T, H, C] of a context; a slice (contiguous pages) copies nothing."""
+        return self.keys[layer][slots], self.values[layer][slots]
+
+    def page_bytes(self, page: int) -> bytes:
+        """All layers' content of one page, for tests that watch shared pages."""
+        rows = slice(page * self.page_size, (page + 1) * self.page_size)
+        both = torch.stack([self.keys[:, rows], self.values[:, rows]]).contiguous()
+        return both.reshape(-1).view(torch.uint8).cpu().numpy().tobytes()

@@ -1,0 +1,111 @@
+"""What a decided round changes in its sequence, and the events that tell of it.
+
+`advance` is the only place where committed tokens, KV length and pivot features move:
+
+    before   kv_length = n, committed n + 1, step computed rows n .. n + 1 + k
+    after    committed n + 1 + len(tokens), kv_length = n + 1 + A, pivot = row A
+"""
+
+from __future__ import annotations
+
+import torch
+
+from target_service.commands import Command, Event, Features, Fetch, Run, Verdict
+from target_service.sequence import Answer, Sequence
+from target_service.verification import decide
+
+
+def _wants_features(sequence: Sequence) -> bool:
+    assert sequence.active is not None
+    command = sequence.active.command
+    return isinstance(command, Fetch) or (command.want_features and sequence.finish_reason is None)
+
+
+def advance(
+    sequence: Sequence,
+    choices: list[int],
+    features: torch.Tensor,  # [v, m, D]
+    eos_ids: frozenset[int],
+    now: float,
+) -> list[Event]:
+    """Commits the outcome of one decided round (of one token of a Run).
+
+    Args:
+        sequence: its KV holds the step's rows already; kv_length is still the old one.
+        choices: the target's token of each of the v rows.
+        features: pivot features of the v rows.
+        eos_ids: the model's end-of-text ids.
+        now: seconds, the engine's clock.
+
+    Returns:
+        The verdict, and the features if they were wanted.
+    """
+    assert sequence.active is not None
+    proposals = sequence.proposals
+    decision = decide(choices, proposals, sequence.limits(eos_ids))
+    committed_before = sequence.committed_length
+    sequence.token_ids += decision.tokens
+    sequence.kv_length = committed_before + len(decision.tokens) - 1
+    sequence.finish_reason = decision.finish_reason
+    sequence.pivot_features = None
+    if decision.finish_reason is None:
+        sequence.pivot_features = features[decision.num_accepted].clone()
+    verdict = Verdict(
+        address=sequence.active.command.address,
+        committed_length=sequence.committed_length,
+        tokens=decision.tokens,
+        num_accepted=decision.num_accepted,
+        num_verified=len(proposals),
+        finish_reason=decision.finish_reason,
+        timing=sequence.active.timing(now),
+        recomputed_tokens=sequence.take_recomputed(),
+    )
+    if isinstance(sequence.active.command, Run):
+        return _advance_run(sequence, verdict, now)
+    return _finish(sequence, verdict)
+
+
+def _advance_run(sequence: Sequence, verdict: Verdict, now: float) -> list[Event]:
+    assert sequence.active is not None
+    assert isinstance(sequence.active.command, Run)
+    sequence.active.tokens += verdict.tokens
+    is_last = len(sequence.active.tokens) >= sequence.active.command.max_tokens
+    if is_last or sequence.finish_reason is not None:
+        return end_run(sequence, now, last=verdict)
+    sequence.active.restart(now)
+    return [verdict.as_partial()]
+
+
+def end_run(sequence: Sequence, now: float, last: Verdict | None = None) -> list[Event]:
+    """Ends the active Run with its last verdict; on a Hold that is one without tokens.
+
+    The stored answer is one verdict with all tokens of the Run.
+    """
+    assert sequence.active is not None
+    active = sequence.active
+    if last is None:
+        last = Verdict(active.command.address, sequence.committed_length, (), timing=active.timing(now))
+    events: list[Event] = [last]
+    whole = last.with_tokens(tuple(active.tokens))
+    features = sequence.pivot_features if _wants_features(sequence) else None
+    if features is not None:
+        events.append(Features(last.address, features))
+    sequence.finish_round(Answer(whole, features))
+    return events
+
+
+def _finish(sequence: Sequence, verdict: Verdict) -> list[Event]:
+    features = sequence.pivot_features if _wants_features(sequence) else None
+    sequence.finish_round(Answer(verdict, features))
+    return [verdict] if features is None else [verdict, Features(verdict.address, features)]
+
+
+def replay(command: Command, sequence: Sequence) -> list[Event]:
+    """The stored answer of the last done round, under the repeated command's address."""
+    assert sequence.answer is not None
+    events: list[Event] = []
+    if sequence.answer.verdict is not None:
+        events.append(sequence.answer.verdict)
+    if sequence.answer.features is not None:
+        events.append(Features(command.address, sequence.answer.features))
+    return events

@@ -1,0 +1,245 @@
+"""Protobuf to records and back; the only file besides service.py that knows protobuf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from protos import codec, common_pb2, rpc, target_pb2
+from protos.errors import InvalidRequest
+from protos.noise import NOISE_VERSION
+from target_service import commands as c
+from target_service.build import TargetDescription
+
+# Optional processors that later capabilities bring; set means refused.
+_UNSUPPORTED_OPTIONAL = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+_UNSUPPORTED_SET = (
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "logprobs",
+    "top_logprobs",
+    "prompt_logprobs",
+)
+_REFUSAL_CODES = {
+    c.RefusalCode.STALE_EPOCH: target_pb2.REFUSAL_CODE_STALE_EPOCH,
+    c.RefusalCode.OUT_OF_STEP: target_pb2.REFUSAL_CODE_OUT_OF_STEP,
+    c.RefusalCode.INVALID_ARGUMENT: target_pb2.REFUSAL_CODE_INVALID_ARGUMENT,
+}
+_FINISH_REASONS = {
+    None: common_pb2.FINISH_REASON_UNSPECIFIED,
+    c.FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
+    c.FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
+}
+# Features leave in messages of about this size, after the small message with the verdicts.
+FEATURE_MESSAGE_BYTES = 256 * 1024
+
+
+def address_of(command: target_pb2.Command, coordinator_id: str) -> c.Address:
+    if not command.request_id:
+        raise InvalidRequest("empty", field="request_id")
+    if command.epoch == 0:
+        raise InvalidRequest("epochs start at 1", field="epoch")
+    return c.Address(c.RequestKey(coordinator_id, command.request_id), command.epoch, command.round)
+
+
+def command_from(command: target_pb2.Command, coordinator_id: str) -> c.Command:
+    """One command.
+
+    Raises:
+        InvalidRequest: a field is missing, out of range or not supported, by name.
+    """
+    address = address_of(command, coordinator_id)
+    kind = command.WhichOneof("kind")
+    if kind == "open":
+        return _open_from(command.open, address)
+    if kind == "verify":
+        verify = command.verify
+        if verify.law:
+            raise InvalidRequest("rejection mode is not supported yet", field="verify.law")
+        return c.Verify(
+            address, verify.committed_length, tuple(verify.proposals), verify.cohort, verify.want_features
+        )
+    if kind == "run":
+        run = command.run
+        return c.Run(address, run.committed_length, run.max_tokens, run.want_features)
+    if kind == "fetch":
+        return c.Fetch(address, command.fetch.committed_length)
+    if kind == "hold":
+        return c.Hold(address)
+    if kind == "close":
+        return c.Close(address, command.close.keep_length)
+    raise InvalidRequest("a command of no known kind", field="kind")
+
+
+def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
+    if address.round != 0:
+        raise InvalidRequest(f"Open is round 0, not {address.round}", field="round")
+    if message.grammar.WhichOneof("format") is not None:
+        raise InvalidRequest("structured output is not supported yet", field="grammar")
+    return c.Open(
+        address=address,
+        token_ids=tuple(message.token_ids),
+        num_prompt_tokens=message.num_prompt_tokens,
+        sampling_key=message.sampling_key,
+        params=params_from(message.params),
+        want_features=message.want_features,
+    )
+
+
+def _within(value: float, low: float, high: float, field: str) -> float:
+    if not low <= value <= high or math.isnan(value):
+        raise InvalidRequest(f"{value} is not in [{low}, {high}]", field=f"params.{field}")
+    return value
+
+
+def params_from(message: common_pb2.SamplingParams) -> c.SamplingParams:
+    """Sampling parameters; what is set and not supported is refused by name."""
+    for name in _UNSUPPORTED_OPTIONAL:
+        if message.HasField(name):
+            raise InvalidRequest("not supported yet", field=f"params.{name}")
+    for name in _UNSUPPORTED_SET:
+        if getattr(message, name):
+            raise InvalidRequest("not supported yet", field=f"params.{name}")
+    temperature = _within(message.temperature, 0.0, 1e6, "temperature")
+    greedy = temperature == 0.0
+    expected = common_pb2.MODE_GREEDY if greedy else common_pb2.MODE_COUPLED
+    if message.mode not in (common_pb2.MODE_UNSPECIFIED, expected):
+        name = common_pb2.Mode.Name(message.mode) if message.mode in common_pb2.Mode.values() else "?"
+        raise InvalidRequest(f"{name} at temperature {temperature} is not supported", field="params.mode")
+    return c.SamplingParams(
+        temperature=temperature,
+        top_k=message.top_k if message.HasField("top_k") else 0,
+        top_p=_within(message.top_p if message.HasField("top_p") else 1.0, 1e-9, 1.0, "top_p"),
+        min_p=_within(message.min_p if message.HasField("min_p") else 0.0, 0.0, 1.0, "min_p"),
+        max_tokens=message.max_tokens,
+        ignore_eos=message.ignore_eos,
+        stop_token_ids=frozenset(message.stop_token_ids),
+    )
+
+
+def refusal_to(command: target_pb2.Command, error: InvalidRequest) -> target_pb2.Event:
+    """The answer to a command that cannot be understood; the stream goes on."""
+    refused = target_pb2.Refused(
+        request_id=command.request_id,
+        epoch=command.epoch,
+        round=command.round,
+        code=target_pb2.REFUSAL_CODE_INVALID_ARGUMENT,
+        field=error.field,
+        message=error.message,
+    )
+    return target_pb2.Event(refused=refused)
+
+
+def _timing_to(timing: c.Timing) -> common_pb2.Timing:
+    parts = (timing.queue_seconds, timing.forward_seconds, timing.sample_seconds, timing.total_seconds)
+    queue_us, forward_us, sample_us, total_us = (max(0, round(part * 1e6)) for part in parts)
+    return common_pb2.Timing(queue_us=queue_us, forward_us=forward_us, sample_us=sample_us, total_us=total_us)
+
+
+def _named(address: c.Address) -> dict[str, object]:
+    return {"request_id": address.key.request_id, "epoch": address.epoch}
+
+
+def _verdict_to(event: c.Verdict) -> target_pb2.Verdict:
+    return target_pb2.Verdict(
+        **_named(event.address),  # type: ignore[arg-type]
+        round=event.address.round,
+        committed_length=event.committed_length,
+        tokens=event.tokens,
+        num_accepted=event.num_accepted,
+        num_verified=event.num_verified,
+        done=event.done,
+        finish_reason=_FINISH_REASONS[event.finish_reason],
+        timing=_timing_to(event.timing),
+        recomputed_tokens=event.recomputed_tokens,
+    )
+
+
+def _features_to(event: c.Features, dtype: str | None) -> target_pb2.Features:
+    return target_pb2.Features(
+        **_named(event.address),  # type: ignore[arg-type]
+        round=event.address.round,
+        part=0,
+        parts=1,
+        tensor=codec.encode(event.tensor, dtype),
+    )
+
+
+def _refused_to(event: c.Refused) -> target_pb2.Refused:
+    return target_pb2.Refused(
+        **_named(event.address),  # type: ignore[arg-type]
+        round=event.address.round,
+        code=_REFUSAL_CODES[event.code],
+        field=event.field,
+        message=event.message,
+        held_epoch=event.held.epoch,
+        held_round=event.held.round,
+        held_committed_length=event.held.committed_length,
+    )
+
+
+def event_to(event: c.Event, feature_dtype: str | None = None) -> target_pb2.Event:
+    """One event."""
+    if isinstance(event, c.Verdict):
+        return target_pb2.Event(verdict=_verdict_to(event))
+    if isinstance(event, c.Features):
+        return target_pb2.Event(features=_features_to(event, feature_dtype))
+    if isinstance(event, c.Progress):
+        progress = target_pb2.Progress(step=event.step, queued_rows=event.queued_rows)
+        return target_pb2.Event(progress=progress)
+    if isinstance(event, c.Preempted):
+        return target_pb2.Event(preempted=target_pb2.Preempted(**_named(event.address)))  # type: ignore[arg-type]
+    if isinstance(event, c.Closed):
+        return target_pb2.Event(closed=target_pb2.Closed(**_named(event.address)))  # type: ignore[arg-type]
+    return target_pb2.Event(refused=_refused_to(event))
+
+
+def messages_to(events: Sequence[c.Event], feature_dtype: str | None = None) -> list[target_pb2.TargetEvent]:
+    """Packs events into stream messages: everything small first, features after, in order."""
+    small = [event_to(event) for event in events if not isinstance(event, c.Features)]
+    messages = [_message(small)] if small else []
+    pending: list[target_pb2.Event] = []
+    size = 0
+    for event in events:
+        if not isinstance(event, c.Features):
+            continue
+        pending.append(event_to(event, feature_dtype))
+        size += pending[-1].ByteSize()
+        if size >= FEATURE_MESSAGE_BYTES:
+            messages.append(_message(pending))
+            pending, size = [], 0
+    return [*messages, _message(pending)] if pending else messages
+
+
+def _message(events: Sequence[target_pb2.Event]) -> target_pb2.TargetEvent:
+    return target_pb2.TargetEvent(events=target_pb2.EventList(events=events))
+
+
+def describe_to(d: TargetDescription) -> common_pb2.Describe:
+    """The target's Describe."""
+    defaults = common_pb2.GenerationDefaults(temperature=d.temperature, top_p=d.top_p, top_k=d.top_k)
+    return common_pb2.Describe(
+        protocol=common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR),
+        noise_version=NOISE_VERSION,
+        model=d.model,
+        fingerprint=d.fingerprint,
+        embedding_hash=d.embedding_hash,
+        tokenizer_hash=d.tokenizer_hash,
+        vocab_size=d.vocab_size,
+        hidden_size=d.hidden_size,
+        num_layers=d.num_layers,
+        tapped_layers=d.tapped_layers,
+        dtype=d.dtype,
+        attention_kernel=d.attention_kernel,
+        linear_kernel=d.linear_kernel,
+        max_context=d.max_context,
+        max_message_bytes=rpc.MAX_MESSAGE_BYTES,
+        page_size=d.page_size,
+        num_pages=d.num_pages,
+        max_verify_block_size=d.max_verify_block_size,
+        eos_token_ids=d.eos_ids,
+        generation_defaults=defaults,
+        num_threads=d.threads,
+    )
