@@ -58,6 +58,10 @@ def encode(tensor: torch.Tensor, dtype: str | None = None) -> common_pb2.Tensor:
 
 def _encode_int8(tensor: torch.Tensor) -> common_pb2.Tensor:
     values = tensor.detach().to(torch.float32)
+    if values.dim() == 0:
+        raise InvalidRequest("int8 needs a last dimension: its rows carry the scales", field="dtype")
+    if values.numel() == 0:
+        return common_pb2.Tensor(dtype="int8", shape=list(values.shape))
     scales = (values.abs().amax(dim=-1, keepdim=True) / _INT8_LEVELS).clamp_min(1e-12)
     quantised = torch.round(values / scales).clamp(-_INT8_LEVELS, _INT8_LEVELS).to(torch.int8)
     return common_pb2.Tensor(
@@ -85,7 +89,7 @@ def decode(message: common_pb2.Tensor, field: str = "tensor") -> torch.Tensor:
             field=f"{field}.data",
         )
     if count == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=torch.float32 if dtype == torch.int8 else dtype)
     values = torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
     return _apply_scales(values, message.scales, field) if dtype == torch.int8 else values
 
