@@ -64,3 +64,7 @@ def target(
             typer.echo(json.dumps({"address": address, "pid": os.getpid()}))
 
     raise typer.Exit(main(settings, announce))
+
+
+app = typer.Typer(add_completion=False)
+app.command()(target)
