@@ -35,11 +35,13 @@ class Command:
         name: "target", "draft" or "coordinator": the verb, and the name in messages.
         flags: its options, without --json.
         num_threads: compute threads of the process.
+        program: what runs; tests put a small script here.
     """
 
     name: str
     flags: Sequence[str]
     num_threads: int
+    program: Sequence[str] = (sys.executable, "-m", "deploy.cli")
 
 
 def child_environment(num_threads: int, parent_pipe: int, base: Mapping[str, str]) -> dict[str, str]:
@@ -78,7 +80,7 @@ class Child:
             on_line: called with the child's name and each line of its stderr.
         """
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "deploy.cli", command.name, *command.flags, "--json"),
+            *(*command.program, command.name, *command.flags, "--json"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -20,7 +20,7 @@ EXIT_BAD_USAGE = 2
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb's typer app is (attribute `app`), and what `dlite --help` says about it."""
+    """Where the command of a verb is (a function of the verb's name), and what it does in a line."""
 
     module: str
     summary: str
@@ -58,11 +58,9 @@ def usage() -> str:
 def _run_verb(name: str, args: Sequence[str]) -> None:
     import typer
 
-    app = import_module(VERBS[name].module).app
-    command = typer.main.get_command(app)
-    # One app may hold several verbs; the script shows all of them at one level.
-    command = getattr(command, "commands", {}).get(name, command)
-    command.main(args=list(args), prog_name=f"dlite {name}")
+    app = typer.Typer(add_completion=False)
+    app.command()(getattr(import_module(VERBS[name].module), name))
+    typer.main.get_command(app).main(args=list(args), prog_name=f"dlite {name}")
 
 
 def exit_code(error: DliteError) -> int:

@@ -19,8 +19,6 @@ from deploy.local import LocalStack, StackOptions, local_stack
 from deploy.untrained import LABEL, untrained_drafter
 from protos.errors import InvalidRequest
 
-app = typer.Typer(add_completion=False)
-
 NO_DRAFTER = "none"
 UNTRAINED = "untrained"
 
@@ -112,7 +110,6 @@ async def _serve(
         raise await stack.first_failure()
 
 
-@app.command()
 def up(
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
     drafter: Annotated[
