@@ -27,11 +27,7 @@ class Rule:
 
     @classmethod
     def coupled(cls, key: bytes, position: int, temperature: float) -> Rule:
-        """Args:
-        key: the sequence's 16-byte sampling key.
-        position: absolute position of the token to draw.
-        temperature: > 0.
-        """
+        """The rule of one coupled row: 16-byte key, absolute position of the token, temperature > 0."""
         return cls(temperature, row_state(key, Domain.TOKEN, position))
 
 
