@@ -1,0 +1,130 @@
+"""Ranges of request fields, and the fields that are in the schema but not supported yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from protos import common_pb2, coordinator_pb2
+from protos.errors import InvalidRequest
+
+KEY_BYTES = 16
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1024
+# Used when a target states no limit of its own.
+_DEFAULT_MAX_ROWS = 256
+
+# Fields that change nothing at these values, which clients send by habit.
+_NEUTRAL: dict[str, Any] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_tokens": 0,
+    "n": 1,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "prompt_logprobs": False,
+    "tools_json": "",
+}
+_UNSUPPORTED_REPEATED = ("logit_bias", "allowed_token_ids", "bad_words")
+# Smallest and largest value; below the smallest temperature logits / T would overflow.
+_FLOAT_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+}
+MIN_TEMPERATURE = 2.0**-14
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """What the target can do, from its `Describe`.
+
+    Args:
+        max_length: most tokens of prompt and answer together.
+        temperature, top_p, top_k: the model's generation defaults; 1.0, 1.0 and 0 (off) without.
+    """
+
+    model_names: tuple[str, ...]
+    vocab_size: int
+    max_length: int
+    max_verify_block_size: int
+    eos_token_ids: frozenset[int]
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+def limits_of(describe: common_pb2.Describe) -> ModelLimits:
+    """The limits a target states."""
+    given = describe.generation_defaults
+    bounds = [describe.max_context, describe.num_pages * describe.page_size]
+    return ModelLimits(
+        model_names=(describe.model, PurePath(describe.model).name),
+        vocab_size=describe.vocab_size,
+        max_length=min([bound for bound in bounds if bound] or [0]),
+        max_verify_block_size=describe.max_verify_block_size or _DEFAULT_MAX_ROWS,
+        eos_token_ids=frozenset(describe.eos_token_ids),
+        temperature=given.temperature if given.HasField("temperature") else 1.0,
+        top_p=given.top_p if given.HasField("top_p") else 1.0,
+        top_k=given.top_k if given.HasField("top_k") else 0,
+    )
+
+
+def refuse_unsupported(message: coordinator_pb2.GenerateRequest) -> None:
+    """Raises InvalidRequest for the first field that would otherwise be ignored."""
+    for name, neutral in _NEUTRAL.items():
+        has_presence = message.DESCRIPTOR.fields_by_name[name].has_presence
+        given = message.HasField(name) if has_presence else True
+        if given and getattr(message, name) != neutral:
+            raise InvalidRequest(f"{getattr(message, name)!r} is not supported yet", field=name)
+    for name in _UNSUPPORTED_REPEATED:
+        if len(getattr(message, name)):
+            raise InvalidRequest("is not supported yet", field=name)
+    if message.HasField("response_format"):
+        raise InvalidRequest("is not supported yet", field="response_format")
+    if message.tool_choice not in ("", "none"):
+        raise InvalidRequest(f"{message.tool_choice!r} is not supported yet", field="tool_choice")
+    if any(len(item.tool_calls) for item in message.messages):
+        raise InvalidRequest("is not supported yet", field="messages.tool_calls")
+
+
+def require_float(name: str, value: float) -> float:
+    """The value, if it is a number in the field's range."""
+    low, high = _FLOAT_RANGES[name]
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRequest(f"{value} is outside [{low}, {high}]", field=name)
+    if name == "top_p" and value == 0.0:
+        raise InvalidRequest("must be above 0: no token would be left", field=name)
+    if name == "temperature" and 0.0 < value < MIN_TEMPERATURE:
+        raise InvalidRequest(f"{value} is below {MIN_TEMPERATURE}; use 0 for greedy", field=name)
+    return value
+
+
+def require_whole(name: str, value: int, low: int, high: int | None) -> None:
+    """Raises InvalidRequest unless low <= value <= high."""
+    if value < low or (high is not None and value > high):
+        upper = "" if high is None else f" and at most {high}"
+        raise InvalidRequest(f"{value} must be at least {low}{upper}", field=name)
+
+
+def require_token_ids(token_ids: Iterable[int], vocab_size: int, name: str) -> None:
+    """Raises InvalidRequest for an id outside the vocabulary."""
+    worst = max(token_ids, default=0)
+    if worst >= vocab_size:
+        raise InvalidRequest(f"id {worst} is outside the vocabulary of {vocab_size}", field=name)
+
+
+def require_stops(stops: Sequence[str], has_text: bool) -> tuple[str, ...]:
+    """The stop strings, if they can be honoured."""
+    if stops and not has_text:
+        raise InvalidRequest("the target has no tokenizer: use stop_token_ids", field="stop")
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"{len(stops)} strings, at most {MAX_STOPS}", field="stop")
+    for stop in stops:
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            raise InvalidRequest(f"a string of {len(stop)} characters, 1 to {MAX_STOP_CHARS}", field="stop")
+    return tuple(stops)

@@ -1,0 +1,52 @@
+"""Settings of the coordinator: CLI > DLITE_COORDINATOR_* > YAML section `coordinator` > defaults."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from protos.config import ServiceConfig
+
+SourceName = Literal["auto", "drafter", "lookup", "lookup_then_drafter"]
+
+
+class CoordinatorConfig(ServiceConfig):
+    """What the coordinator is started with. Times are seconds and must be positive."""
+
+    section: ClassVar[str] = "coordinator"
+    model_config = SettingsConfigDict(
+        env_prefix="DLITE_COORDINATOR_", frozen=True, extra="forbid", protected_namespaces=()
+    )
+
+    target_address: str = Field(min_length=1)
+    draft_address: str | None = None
+    address: str = "127.0.0.1:0"
+
+    # Unset: the drafter's block (7 without a drafter), and one row more than that.
+    num_draft_tokens: int | None = Field(default=None, ge=0, le=255)
+    verify_block_size: int | None = Field(default=None, ge=1, le=256)
+    source: SourceName = "auto"
+
+    max_running: int = Field(default=256, ge=1)
+    max_queued_deltas: int = Field(default=64, ge=1)
+    client_stall_seconds: float = Field(default=30.0, gt=0)
+    # A round without any sign of life is sent again after this time.
+    resend_seconds: float = Field(default=2.0, gt=0)
+    # After this time a round goes on without the drafter.
+    draft_timeout_seconds: float = Field(default=2.0, gt=0)
+    # A target that owes an answer and says nothing for this long has its stream cut.
+    hang_seconds: float = Field(default=15.0, gt=0)
+    # How long running requests wait for a lost target to come back.
+    target_loss_seconds: float = Field(default=60.0, gt=0)
+    # How long the start waits for the target (and the drafter).
+    connect_seconds: float = Field(default=60.0, gt=0)
+    drain_seconds: float = Field(default=5.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_block(self) -> Self:
+        k, v = self.num_draft_tokens, self.verify_block_size
+        if k is not None and v is not None and v > k + 1:
+            raise ValueError(f"verify_block_size {v} needs num_draft_tokens >= {v - 1}, but it is {k}")
+        return self

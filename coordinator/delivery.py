@@ -1,0 +1,65 @@
+"""Committed tokens on their way out: text, lookup index, client. One for each request."""
+
+from __future__ import annotations
+
+from coordinator.lookup import LookupIndex
+from coordinator.output import Outlet
+from coordinator.session import Session
+from coordinator.textstream import TextStream
+from protos import coordinator_pb2
+from protos.common_pb2 import FINISH_REASON_STOP
+
+
+class Delivery:
+    """Gives the client what the session committed, up to a stop string.
+
+    Args:
+        lookup: kept equal to the committed tokens; None when the request does not use it.
+    """
+
+    def __init__(
+        self, session: Session, text: TextStream, outlet: Outlet, lookup: LookupIndex | None
+    ) -> None:
+        self.stop_string = ""
+        self.outlet = outlet
+        self._session = session
+        self._text = text
+        self._lookup = lookup
+        self._num_sent = session.num_generated
+
+    def take(self, tokens: tuple[int, ...]) -> int:
+        """Takes the tokens that the session has just committed; finishes it at a stop string.
+
+        Returns:
+            How many of the tokens stand.
+        """
+        update = self._text.push(tokens)
+        if update.stop:
+            self.stop_string = update.stop
+            num_cut = len(tokens) - update.num_used
+            self._session.finish(FINISH_REASON_STOP, len(self._session.tokens) - num_cut)
+        if self._lookup is not None:
+            self._lookup.extend(tokens[: update.num_used])
+        self._send(update.piece.token_ids, update.piece.text)
+        if self._session.is_finished and not update.stop:
+            self.flush()
+        return update.num_used
+
+    def flush(self) -> None:
+        """Gives the client what was held back; for the end of the text, and harmless after it."""
+        if self.stop_string:
+            return
+        update = self._text.flush()
+        self.stop_string = update.stop
+        self._send(update.piece.token_ids, update.piece.text)
+
+    def lookup(self, k: int) -> tuple[int, ...]:
+        """A lookup proposal, or nothing."""
+        return self._lookup.propose(k) if self._lookup is not None else ()
+
+    def _send(self, token_ids: tuple[int, ...], text: str) -> None:
+        if not token_ids and not text:
+            return
+        delta = coordinator_pb2.Delta(first_token_index=self._num_sent, token_ids=token_ids, text=text)
+        self._num_sent += len(token_ids)
+        self.outlet.put(coordinator_pb2.GenerateResponse(delta=delta))

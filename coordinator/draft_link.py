@@ -1,0 +1,185 @@
+"""The stream to one draft replica: questions out, answers matched by (request, epoch, round)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from coordinator.commands import tensor_bytes
+from coordinator.links import ItemOutbox, StreamLink
+from coordinator.pairing import check_pairing, check_protocol
+from protos import common_pb2, draft_pb2, rpc
+from protos.errors import ContractMismatch, Unavailable
+from protos.stream import Outbox, Stamps
+
+log = logging.getLogger("dlite.links")
+METHOD = "/dlite.v1.Draft/Propose"
+_ITEM_OVERHEAD_BYTES = 512
+
+Key = tuple[str, int, int]
+
+
+class Breaker:
+    """Whether asking is worth while. After a failure it is not for a while that doubles with every
+    failure that follows; then one question probes, and an answer makes everything good."""
+
+    FIRST_SECONDS = 0.25
+    LONGEST_SECONDS = 8.0
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._pause_seconds = 0.0
+        self._closed_until = 0.0
+
+    @property
+    def allows(self) -> bool:
+        return self._now() >= self._closed_until
+
+    def note_asked(self) -> None:
+        """A question after a failure is a probe: nobody else asks until it is answered or late."""
+        if self._pause_seconds:
+            self._closed_until = self._now() + self._pause_seconds
+
+    def note_failure(self) -> None:
+        if self._pause_seconds and not self.allows:
+            return
+        self._pause_seconds = min(2 * self._pause_seconds, self.LONGEST_SECONDS) or self.FIRST_SECONDS
+        self._closed_until = self._now() + self._pause_seconds
+
+    def note_answer(self) -> None:
+        self._pause_seconds = self._closed_until = 0.0
+
+
+def _pack(items: list[draft_pb2.ProposeItem]) -> draft_pb2.ProposeBatch:
+    return draft_pb2.ProposeBatch(items=draft_pb2.ProposeList(items=items))
+
+
+class DraftLink:
+    """A `DraftPort` over gRPC.
+
+    Args:
+        target: what the drafter must fit to.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        coordinator_id: str,
+        target: common_pb2.Describe,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.refusal = ""
+        self._coordinator_id = coordinator_id
+        self._target = target
+        self._breaker = Breaker(now)
+        self._describe: common_pb2.Describe | None = None
+        self._connected = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._pending: dict[Key, asyncio.Future[draft_pb2.Proposal]] = {}
+        self._outbox: ItemOutbox[draft_pb2.ProposeItem] | None = None
+        self._stamps = Stamps()
+        self._link = StreamLink(address, METHOD, self)
+
+    @property
+    def describe(self) -> common_pb2.Describe | None:
+        return self._describe
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def is_available(self) -> bool:
+        return self.is_connected and self._breaker.allows
+
+    @property
+    def rtt_seconds(self) -> float | None:
+        """Round trip of the wire alone, from the last echoed stamp."""
+        return self._stamps.last_rtt_seconds
+
+    def start(self) -> None:
+        self._link.start()
+
+    async def stop(self) -> None:
+        await self._link.stop()
+
+    async def wait_settled(self, timeout_seconds: float) -> bool:
+        """Waits until the drafter is connected or refused; False when the time is over."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def propose(self, item: draft_pb2.ProposeItem) -> asyncio.Future[draft_pb2.Proposal]:
+        future: asyncio.Future[draft_pb2.Proposal] = asyncio.get_running_loop().create_future()
+        if self._outbox is None or not self.is_connected:
+            future.set_exception(Unavailable("no drafter is connected"))
+            return future
+        key = (item.request_id, item.epoch, item.round)
+        self._pending[key] = future
+        future.add_done_callback(lambda _: self._pending.pop(key, None))
+        self._breaker.note_asked()
+        self._outbox.put_item(item, tensor_bytes(item.features) + _ITEM_OVERHEAD_BYTES)
+        return future
+
+    def note_failure(self) -> None:
+        self._breaker.note_failure()
+
+    # What follows is called by the stream.
+
+    def begin(self, generation: int, stamps: Stamps) -> Outbox:
+        self._stamps = stamps
+        self._outbox = ItemOutbox(_pack, rpc.TARGET_MESSAGE_BYTES)
+        protocol = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR)
+        hello = common_pb2.Hello(
+            coordinator_id=self._coordinator_id, stream_generation=generation, protocol=protocol
+        )
+        self._outbox.put(draft_pb2.ProposeBatch(hello=hello))
+        return self._outbox
+
+    def end(self) -> None:
+        if self._outbox is not None:
+            self._outbox.finish(draft_pb2.ProposeBatch(end=common_pb2.End(reason="shutting down")))
+
+    def on_message(self, data: bytes) -> bool:
+        message = draft_pb2.ProposalBatch.FromString(data)
+        self._stamps.note(message.stamp)
+        body = message.WhichOneof("body")
+        if body == "welcome":
+            self._on_welcome(message.welcome.describe)
+        elif body == "proposals":
+            for proposal in message.proposals.proposals:
+                self._on_proposal(proposal)
+        return bool(body != "end")
+
+    def on_lost(self, reason: str) -> None:
+        self._outbox = None
+        self._connected.clear()
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(Unavailable(f"the drafter's stream is lost: {reason}"))
+
+    def _on_welcome(self, describe: common_pb2.Describe) -> None:
+        try:
+            check_protocol(describe, rpc.PROTOCOL_MAJOR)
+            check_pairing(self._target, describe)
+        except ContractMismatch as error:
+            self.refusal = f"drafter refused: {error}"
+            self._settled.set()
+            raise
+        self.refusal = ""
+        self._describe = describe
+        self._breaker.note_answer()
+        self._connected.set()
+        self._settled.set()
+
+    def _on_proposal(self, proposal: draft_pb2.Proposal) -> None:
+        future = self._pending.get((proposal.request_id, proposal.epoch, proposal.round))
+        # A late answer has nobody waiting: dropped, and no sign of health.
+        if future is not None and not future.done():
+            self._breaker.note_answer()
+            future.set_result(proposal)

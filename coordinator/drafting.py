@@ -1,0 +1,43 @@
+"""Asking the drafter for one round. Whatever goes wrong, the round goes on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from coordinator.ports import DraftPort
+from protos import draft_pb2
+from protos.errors import Unavailable
+
+log = logging.getLogger("dlite.coordinator")
+
+
+async def ask(
+    drafter: DraftPort, item: draft_pb2.ProposeItem, timeout_seconds: float, vocab_size: int
+) -> draft_pb2.Proposal | None:
+    """The drafter's answer, or None when it is late, gone, refused or of no use."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            proposal = await drafter.propose(item)
+    except TimeoutError:
+        drafter.note_failure()
+        return None
+    except Unavailable:
+        return None
+    problem = find_problem(item, proposal, vocab_size)
+    if problem:
+        log.warning("round %d of %s is not drafted: %s", item.round, item.request_id, problem)
+        drafter.note_failure()
+        return None
+    return proposal
+
+
+def find_problem(item: draft_pb2.ProposeItem, proposal: draft_pb2.Proposal, vocab_size: int) -> str:
+    """Why a proposal cannot be verified; empty when it can."""
+    if proposal.HasField("refusal"):
+        return f"refused for {proposal.refusal.field}: {proposal.refusal.message}"
+    if not 0 < len(proposal.tokens) <= item.k:
+        return f"{len(proposal.tokens)} tokens where 1 to {item.k} were asked for"
+    if max(proposal.tokens) >= vocab_size:
+        return f"token {max(proposal.tokens)} outside the target's vocabulary of {vocab_size}"
+    return ""

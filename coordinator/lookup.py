@@ -1,0 +1,51 @@
+"""Lookup drafts: agents copy all the time, so what followed the same tokens before is offered again.
+
+The proposal is the continuation of the most recent earlier occurrence of the longest suffix of
+2 to 4 committed tokens that occurred before. It needs no model and no features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MIN_SUFFIX = 2
+MAX_SUFFIX = 4
+
+
+class LookupIndex:
+    """An index over the committed tokens of one request; O(1) a token.
+
+    Invariant: `_ends[n][gram]` is the index just behind the most recent occurrence of the n-gram
+    that has at least one token behind it.
+    """
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self._tokens: list[int] = []
+        self._ends: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in range(MIN_SUFFIX, MAX_SUFFIX + 1)}
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends committed tokens."""
+        for token in tokens:
+            end = len(self._tokens)
+            # Only now has the gram that ends here a continuation.
+            for n, ends in self._ends.items():
+                if end >= n:
+                    ends[tuple(self._tokens[end - n : end])] = end
+            self._tokens.append(token)
+
+    def propose(self, k: int) -> tuple[int, ...]:
+        """Up to k tokens (1 or more when there is a match), or nothing."""
+        length = len(self._tokens)
+        if k <= 0:
+            return ()
+        for n in range(MAX_SUFFIX, MIN_SUFFIX - 1, -1):
+            if length < n:
+                continue
+            end = self._ends[n].get(tuple(self._tokens[length - n :]))
+            if end is not None:
+                return tuple(self._tokens[end : end + k])
+        return ()

@@ -1,0 +1,221 @@
+"""From a `GenerateRequest` to a validated, frozen `Request`. Every refusal names the field."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.bounds import (
+    KEY_BYTES,
+    ModelLimits,
+    refuse_unsupported,
+    require_float,
+    require_stops,
+    require_token_ids,
+    require_whole,
+)
+from coordinator.prompt import prompt_tokens
+from coordinator.tokenizer import Tokenizer
+from coordinator.tuning import Plan
+from protos import common_pb2, coordinator_pb2
+from protos.coordinator_pb2 import (
+    SPECULATION_MODE_AUTO,
+    SPECULATION_MODE_COUPLED,
+    SPECULATION_MODE_OFF,
+    ProposalSource,
+    SpeculationMode,
+)
+from protos.errors import InvalidRequest
+
+MAX_REQUEST_ID_CHARS = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """One validated request.
+
+    Args:
+        token_ids: prompt and resumed tokens; the first `num_prompt_tokens` are the prompt.
+        sampling_key: 16 bytes, the only randomness of the text.
+        params: what the target needs; max_tokens is always set.
+        stop: stop strings.
+        plan: how to speculate.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    sampling_key: bytes
+    params: common_pb2.SamplingParams
+    stop: tuple[str, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class PlanDefaults:
+    """The coordinator's fixed k and v, and its source."""
+
+    num_draft_tokens: int
+    verify_block_size: int
+    source: ProposalSource
+
+
+@dataclass(frozen=True)
+class RequestContext:
+    """What a request is validated against.
+
+    Args:
+        random_bytes: draws a sampling key when the request has neither seed nor key.
+    """
+
+    limits: ModelLimits
+    tokenizer: Tokenizer
+    defaults: PlanDefaults
+    random_bytes: Callable[[int], bytes]
+
+
+def parse_request(
+    message: coordinator_pb2.GenerateRequest, request_id: str, context: RequestContext
+) -> Request:
+    """Validates a request.
+
+    Raises:
+        InvalidRequest: naming the field, with numbers.
+    """
+    limits = context.limits
+    if message.model and message.model not in limits.model_names:
+        raise InvalidRequest(
+            f"no model {message.model!r} here, only {limits.model_names[0]!r}", field="model"
+        )
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise InvalidRequest(
+            f"{len(request_id)} characters, at most {MAX_REQUEST_ID_CHARS}", field="request_id"
+        )
+    refuse_unsupported(message)
+    stop = require_stops(message.stop, context.tokenizer.has_text)
+    plan = _plan(message.speculation, context)
+    params = _params(message, limits)
+    prompt = prompt_tokens(message, context.tokenizer)
+    require_token_ids(prompt, limits.vocab_size, "token_ids")
+    resumed = _resumed(message.resume, limits, message.ignore_eos)
+    params.max_tokens = _max_tokens(message, len(prompt), limits)
+    if len(resumed) >= params.max_tokens:
+        raise InvalidRequest(
+            f"{len(resumed)} tokens leave nothing of max_tokens {params.max_tokens}",
+            field="resume.token_ids",
+        )
+    return Request(
+        request_id=request_id,
+        token_ids=(*prompt, *resumed),
+        num_prompt_tokens=len(prompt),
+        sampling_key=_sampling_key(message, context.random_bytes),
+        params=params,
+        stop=stop,
+        plan=plan,
+    )
+
+
+def seed_key(seed: int) -> bytes:
+    """The sampling key of a seed: the same in every process and version."""
+    return hashlib.sha256(b"dlite seed v1" + seed.to_bytes(8, "little")).digest()[:KEY_BYTES]
+
+
+def _sampling_key(message: coordinator_pb2.GenerateRequest, random_bytes: Callable[[int], bytes]) -> bytes:
+    key = message.resume.sampling_key
+    if key and len(key) != KEY_BYTES:
+        raise InvalidRequest(f"{len(key)} bytes instead of {KEY_BYTES}", field="resume.sampling_key")
+    if message.HasField("seed"):
+        seeded = seed_key(message.seed)
+        if key and key != seeded:
+            raise InvalidRequest(
+                "is not the key of the seed given: leave one out", field="resume.sampling_key"
+            )
+        return seeded
+    return key or random_bytes(KEY_BYTES)
+
+
+def _params(message: coordinator_pb2.GenerateRequest, limits: ModelLimits) -> common_pb2.SamplingParams:
+    """Sampling parameters without max_tokens; unset ones come from the model, else neutral."""
+    temperature = require_float(
+        "temperature", message.temperature if message.HasField("temperature") else limits.temperature
+    )
+    top_p = require_float("top_p", message.top_p if message.HasField("top_p") else limits.top_p)
+    min_p = require_float("min_p", message.min_p if message.HasField("min_p") else 0.0)
+    top_k = message.top_k if message.HasField("top_k") else limits.top_k
+    require_token_ids(message.stop_token_ids, limits.vocab_size, "stop_token_ids")
+    params = common_pb2.SamplingParams(
+        temperature=temperature, ignore_eos=message.ignore_eos, stop_token_ids=message.stop_token_ids
+    )
+    if temperature == 0.0:
+        params.mode = common_pb2.MODE_GREEDY
+        return params
+    params.mode = common_pb2.MODE_COUPLED
+    if top_p < 1.0:
+        params.top_p = top_p
+    if 0 < top_k < limits.vocab_size:
+        params.top_k = top_k
+    if min_p > 0.0:
+        params.min_p = min_p
+    return params
+
+
+def _max_tokens(message: coordinator_pb2.GenerateRequest, num_prompt_tokens: int, limits: ModelLimits) -> int:
+    fits = limits.max_length - num_prompt_tokens
+    if fits < 1:
+        raise InvalidRequest(
+            f"the prompt has {num_prompt_tokens} tokens, but prompt and answer together have room for "
+            f"{limits.max_length}: it can never fit; send at most {limits.max_length - 1} prompt tokens",
+            field="prompt",
+        )
+    if not message.HasField("max_tokens"):
+        return fits
+    wanted: int = message.max_tokens
+    require_whole("max_tokens", wanted, 1, None)
+    if wanted > fits:
+        raise InvalidRequest(
+            f"{num_prompt_tokens} prompt tokens + {wanted} can never fit into {limits.max_length}: "
+            f"ask for at most {fits}",
+            field="max_tokens",
+        )
+    return wanted
+
+
+def _resumed(resume: coordinator_pb2.Resume, limits: ModelLimits, ignore_eos: bool) -> tuple[int, ...]:
+    resumed = tuple(resume.token_ids)
+    require_token_ids(resumed, limits.vocab_size, "resume.token_ids")
+    if resumed and resumed[-1] in limits.eos_token_ids and not ignore_eos:
+        raise InvalidRequest(
+            f"the last token {resumed[-1]} ends a text: nothing to resume", field="resume.token_ids"
+        )
+    return resumed
+
+
+def _plan(speculation: coordinator_pb2.Speculation, context: RequestContext) -> Plan:
+    if speculation.mode not in SpeculationMode.values():
+        raise InvalidRequest(f"unknown value {speculation.mode}", field="speculation.mode")
+    if speculation.mode not in (SPECULATION_MODE_AUTO, SPECULATION_MODE_OFF, SPECULATION_MODE_COUPLED):
+        name = SpeculationMode.Name(speculation.mode)
+        raise InvalidRequest(f"{name} is not supported yet: use AUTO or OFF", field="speculation.mode")
+    if speculation.source not in ProposalSource.values():
+        raise InvalidRequest(f"unknown value {speculation.source}", field="speculation.source")
+    defaults, most_rows = context.defaults, context.limits.max_verify_block_size
+    k = speculation.num_draft_tokens if speculation.HasField("num_draft_tokens") else None
+    v = speculation.verify_block_size if speculation.HasField("verify_block_size") else None
+    if k is not None:
+        require_whole("speculation.num_draft_tokens", k, 0, most_rows - 1)
+    if v is not None:
+        require_whole("speculation.verify_block_size", v, 1, most_rows)
+    if k is not None and v is not None and v > k + 1:
+        raise InvalidRequest(
+            f"{v} rows need {v - 1} proposals, but num_draft_tokens is {k}",
+            field="speculation.verify_block_size",
+        )
+    if k is None and v is None:
+        k, v = defaults.num_draft_tokens, defaults.verify_block_size
+    return Plan(
+        speculates=speculation.mode != SPECULATION_MODE_OFF,
+        source=speculation.source or defaults.source,
+        num_draft_tokens=k if k is not None else (v or 1) - 1,
+        verify_block_size=v if v is not None else (k or 0) + 1,
+    )

@@ -1,0 +1,75 @@
+"""The public gRPC service over a `Coordinator`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from coordinator.coordinator import Coordinator
+from coordinator.generation import Generation
+from protos import coordinator_pb2 as pb
+from protos import rpc
+
+NAME = "dlite.v1.Coordinator"
+
+
+class CoordinatorServicer:
+    """The methods of `dlite.v1.Coordinator` over a `Coordinator`."""
+
+    def __init__(self, coordinator: Coordinator, client_stall_seconds: float) -> None:
+        self._coordinator = coordinator
+        self._client_stall_seconds = client_stall_seconds
+
+    def service(self) -> rpc.Service:
+        return rpc.Service(
+            NAME,
+            {
+                "Generate": rpc.server_stream(pb.GenerateRequest, self.generate),
+                "Abort": rpc.unary(pb.AbortRequest, self.abort),
+                "ListModels": rpc.unary(pb.ListModelsRequest, self.list_models),
+                "GetServerInfo": rpc.unary(pb.GetServerInfoRequest, self.get_server_info),
+                "Tokenize": rpc.unary(pb.TokenizeRequest, self.tokenize),
+            },
+        )
+
+    async def generate(
+        self, message: pb.GenerateRequest, context: rpc.Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        call = asyncio.current_task()
+        generation = await self._coordinator.admit(message)
+
+        def on_done(_: rpc.Context) -> None:
+            generation.abort()
+
+        # Also when the client goes away while nothing is sent: then no exception reaches this frame.
+        add_done_callback: Any = context.add_done_callback
+        add_done_callback(on_done)
+        watch = asyncio.create_task(self._cut_when_stalled(generation, call))
+        try:
+            async for response in generation.outlet.messages():
+                yield response
+        finally:
+            watch.cancel()
+            generation.abort()
+
+    async def _cut_when_stalled(self, generation: Generation, call: asyncio.Task[object] | None) -> None:
+        """A client that goes on not reading must not hold the call for ever."""
+        await generation.wait_ended()
+        if generation.is_stalled and call is not None:
+            await asyncio.sleep(self._client_stall_seconds)
+            call.cancel()
+
+    async def abort(self, message: pb.AbortRequest, context: rpc.Context) -> pb.AbortResponse:
+        return pb.AbortResponse(found=self._coordinator.abort(message.request_id))
+
+    async def list_models(self, message: pb.ListModelsRequest, context: rpc.Context) -> pb.ListModelsResponse:
+        return self._coordinator.models()
+
+    async def get_server_info(
+        self, message: pb.GetServerInfoRequest, context: rpc.Context
+    ) -> pb.GetServerInfoResponse:
+        return self._coordinator.info()
+
+    async def tokenize(self, message: pb.TokenizeRequest, context: rpc.Context) -> pb.TokenizeResponse:
+        return pb.TokenizeResponse(token_ids=await self._coordinator.tokenize(message))

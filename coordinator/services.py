@@ -1,0 +1,39 @@
+"""What a request is given to run with: the two services, the epoch counter, the time limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.exchange import Timers
+from coordinator.ports import DraftPort, TargetPort
+
+
+class Epochs:
+    """One strictly increasing counter for all requests of a coordinator, from the clock's
+    milliseconds: a request id that is used again always has a higher epoch."""
+
+    def __init__(self, start: int) -> None:
+        self._last = start
+
+    def next(self, above: int = 0) -> int:
+        self._last = max(self._last, above) + 1
+        return self._last
+
+
+@dataclass(frozen=True)
+class Services:
+    """The two services as one request uses them; `drafter` is None when there is none."""
+
+    target: TargetPort
+    drafter: DraftPort | None
+    epochs: Epochs
+
+
+@dataclass(frozen=True)
+class RoundLimits:
+    """Seconds; see `CoordinatorConfig`."""
+
+    timers: Timers
+    draft_timeout_seconds: float
+    client_stall_seconds: float
+    target_loss_seconds: float

@@ -1,0 +1,107 @@
+"""Starts and stops a coordinator: links first, then the tokenizer, then the public port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+
+from coordinator.config import CoordinatorConfig
+from coordinator.coordinator import Backends, Coordinator
+from coordinator.draft_link import DraftLink
+from coordinator.server import CoordinatorServicer
+from coordinator.target_link import TargetLink
+from coordinator.tokenizer_fetch import fetch_tokenizer
+from protos import rpc
+from protos.errors import Unavailable
+
+log = logging.getLogger("dlite.coordinator")
+
+
+@dataclass(frozen=True, eq=False)
+class RunningCoordinator:
+    """A started coordinator. `address` is where clients find it."""
+
+    address: str
+    coordinator: Coordinator
+    target: TargetLink
+    drafter: DraftLink | None
+    server: rpc.RunningServer
+    drain_seconds: float
+
+    async def stop(self) -> None:
+        """Lets running requests end, ends the streams with an end frame, closes the port."""
+        await self.server.set_ready(False)
+        await self.coordinator.drain(self.drain_seconds)
+        if self.drafter is not None:
+            await self.drafter.stop()
+        await self.target.stop()
+        await self.server.stop(1.0)
+
+
+class Readiness:
+    """Keeps the health service in step with the connection to the target."""
+
+    def __init__(self) -> None:
+        self._server: rpc.RunningServer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def watch(self, server: rpc.RunningServer) -> None:
+        self._server = server
+
+    def note(self, connected: bool) -> None:
+        """The target came or went."""
+        if self._server is not None:
+            task = asyncio.create_task(self._server.set_ready(connected))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
+    """Starts a coordinator and waits until it is ready.
+
+    A drafter that is not there yet, or does not fit, is a warning: the coordinator decodes without it
+    and takes it up when it comes.
+
+    Raises:
+        Unavailable: no target within `connect_seconds`, or the address is taken.
+        ContractMismatch: the target's tokenizer is not the one it describes.
+    """
+    coordinator_id = f"coordinator-{uuid.uuid4().hex[:12]}"
+    readiness = Readiness()
+    target = TargetLink(config.target_address, coordinator_id, config.resend_seconds, readiness.note)
+    drafter: DraftLink | None = None
+    target.start()
+    try:
+        if not await target.wait_connected(config.connect_seconds):
+            raise Unavailable(
+                f"no target answers at {config.target_address} within {config.connect_seconds:g} s: "
+                "is `dlite target` running there?"
+            )
+        tokenizer = await fetch_tokenizer(config.target_address, target.describe.tokenizer_hash)
+        if config.draft_address:
+            drafter = await _connect_drafter(config, coordinator_id, target)
+        backends = Backends(target, drafter, tokenizer)
+        coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
+        servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
+        server = await rpc.start_server(servicer.service(), config.address)
+    except BaseException:
+        for link in (drafter, target):
+            if link is not None:
+                await link.stop()
+        raise
+    readiness.watch(server)
+    await server.set_ready(target.is_connected)
+    return RunningCoordinator(server.address, coordinator, target, drafter, server, config.drain_seconds)
+
+
+async def _connect_drafter(config: CoordinatorConfig, coordinator_id: str, target: TargetLink) -> DraftLink:
+    drafter = DraftLink(str(config.draft_address), coordinator_id, target.describe)
+    drafter.start()
+    if not await drafter.wait_settled(config.connect_seconds):
+        log.warning("no drafter answers at %s: decoding without it until it comes", config.draft_address)
+    if drafter.refusal:
+        log.error("%s", drafter.refusal)
+    return drafter

@@ -1,0 +1,185 @@
+"""The stream to one target replica: events go to the inbox of their request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from coordinator.commands import close_command
+from coordinator.links import ItemOutbox, StreamLink
+from coordinator.pairing import check_protocol
+from coordinator.ports import Inbox, StreamLost
+from protos import common_pb2, rpc, target_pb2
+from protos.errors import ContractMismatch
+from protos.stream import Outbox, Stamps
+
+log = logging.getLogger("dlite.links")
+METHOD = "/dlite.v1.Target/Decode"
+
+
+def _pack(commands: list[target_pb2.Command]) -> target_pb2.TargetCommand:
+    return target_pb2.TargetCommand(commands=target_pb2.CommandList(commands=commands))
+
+
+class TargetLink:
+    """A `TargetPort` over gRPC.
+
+    Invariant: `_closing` holds the closes that this stream's target has not confirmed yet; with the
+    stream they are over, because the target frees everything of a stream that ends.
+
+    Args:
+        on_change: called with True and False when the connection comes and goes.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        coordinator_id: str,
+        resend_seconds: float,
+        on_change: Callable[[bool], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.last_heard_seconds = 0.0
+        self.num_lost = 0
+        self._coordinator_id = coordinator_id
+        self._resend_seconds = resend_seconds
+        self._on_change = on_change
+        self._now = now
+        self._describe: common_pb2.Describe | None = None
+        self._connected = asyncio.Event()
+        self._inboxes: dict[str, Inbox] = {}
+        self._closing: dict[tuple[str, int], target_pb2.Command] = {}
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._outbox: ItemOutbox[target_pb2.Command] | None = None
+        self._stamps = Stamps()
+        self._link = StreamLink(address, METHOD, self)
+
+    @property
+    def describe(self) -> common_pb2.Describe:
+        assert self._describe is not None, "the target was never connected"
+        return self._describe
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def rtt_seconds(self) -> float | None:
+        """Round trip of the wire alone, from the last echoed stamp."""
+        return self._stamps.last_rtt_seconds
+
+    def start(self) -> None:
+        self._link.start()
+
+    async def stop(self) -> None:
+        await self._link.stop()
+
+    async def wait_connected(self, timeout_seconds: float) -> bool:
+        if self.is_connected:
+            return True
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._connected.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def attach(self, request_id: str, inbox: Inbox) -> None:
+        self._inboxes[request_id] = inbox
+
+    def send(self, commands: Sequence[target_pb2.Command]) -> None:
+        if self._outbox is not None and self.is_connected:
+            for command in commands:
+                self._outbox.put_item(command, command.ByteSize())
+
+    def close(self, request_id: str, epoch: int, keep_length: int) -> None:
+        self._inboxes.pop(request_id, None)
+        if not epoch or not self.is_connected:
+            return
+        command = close_command(request_id, epoch, keep_length)
+        self._closing[request_id, epoch] = command
+        self.send([command])
+        self._arm_close_timer()
+
+    def suspect(self) -> None:
+        log.warning("the target says nothing: cutting the stream")
+        self._link.cut()
+
+    # What follows is called by the stream.
+
+    def begin(self, generation: int, stamps: Stamps) -> Outbox:
+        self._stamps = stamps
+        self._outbox = ItemOutbox(_pack, rpc.TARGET_MESSAGE_BYTES)
+        protocol = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR)
+        hello = common_pb2.Hello(
+            coordinator_id=self._coordinator_id, stream_generation=generation, protocol=protocol
+        )
+        self._outbox.put(target_pb2.TargetCommand(hello=hello))
+        return self._outbox
+
+    def end(self) -> None:
+        if self._outbox is not None:
+            self._outbox.finish(target_pb2.TargetCommand(end=common_pb2.End(reason="shutting down")))
+
+    def on_message(self, data: bytes) -> bool:
+        message = target_pb2.TargetEvent.FromString(data)
+        self._stamps.note(message.stamp)
+        self.last_heard_seconds = self._now()
+        body = message.WhichOneof("body")
+        if body == "welcome":
+            self._on_welcome(message.welcome.describe)
+        elif body == "events":
+            for event in message.events.events:
+                self._route(event)
+        return bool(body != "end")
+
+    def on_lost(self, reason: str) -> None:
+        self._outbox = None
+        self._closing.clear()
+        if not self.is_connected:
+            return
+        self._connected.clear()
+        self.num_lost += 1
+        for inbox in self._inboxes.values():
+            inbox.put(StreamLost(reason))
+        self._on_change(False)
+
+    def _on_welcome(self, describe: common_pb2.Describe) -> None:
+        check_protocol(describe, rpc.PROTOCOL_MAJOR)
+        known = self._describe
+        if known is not None and known.fingerprint != describe.fingerprint:
+            raise ContractMismatch(
+                f"the target is now {describe.fingerprint[:12]}, this coordinator serves "
+                f"{known.fingerprint[:12]}: restart the coordinator to serve another model",
+                field="fingerprint",
+            )
+        self._describe = describe
+        self._connected.set()
+        self._on_change(True)
+
+    def _route(self, event: target_pb2.Event) -> None:
+        kind = event.WhichOneof("kind")
+        if kind is None or kind == "progress":
+            return
+        body = getattr(event, kind)
+        if kind in ("closed", "refused"):
+            key = (body.request_id, body.epoch)
+            if key in self._closing:
+                del self._closing[key]
+                return
+        inbox = self._inboxes.get(body.request_id)
+        if inbox is not None:
+            inbox.put(event)
+
+    def _arm_close_timer(self) -> None:
+        if self._close_timer is None:
+            loop = asyncio.get_running_loop()
+            self._close_timer = loop.call_later(self._resend_seconds, self._resend_closes)
+
+    def _resend_closes(self) -> None:
+        self._close_timer = None
+        if self._closing:
+            self.send(list(self._closing.values()))
+            self._arm_close_timer()

@@ -1,0 +1,103 @@
+"""What a round does: pure choices. `k` and `v` are fixed here; a tuner may replace both functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protos.coordinator_pb2 import (
+    PROPOSAL_SOURCE_AUTO,
+    PROPOSAL_SOURCE_DRAFTER,
+    PROPOSAL_SOURCE_LOOKUP,
+    PROPOSAL_SOURCE_LOOKUP_THEN_DRAFTER,
+    ProposalSource,
+)
+
+_USES_LOOKUP = frozenset({PROPOSAL_SOURCE_AUTO, PROPOSAL_SOURCE_LOOKUP, PROPOSAL_SOURCE_LOOKUP_THEN_DRAFTER})
+_USES_DRAFTER = frozenset(
+    {PROPOSAL_SOURCE_AUTO, PROPOSAL_SOURCE_DRAFTER, PROPOSAL_SOURCE_LOOKUP_THEN_DRAFTER}
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a request wants to be speculated; fixed for its life.
+
+    Args:
+        speculates: False means plain decoding throughout.
+        source: where proposals come from.
+        num_draft_tokens: `k`; verify_block_size: `v`, rows a round verifies, the anchor included.
+    """
+
+    speculates: bool
+    source: ProposalSource
+    num_draft_tokens: int
+    verify_block_size: int
+
+    @property
+    def uses_lookup(self) -> bool:
+        return self.speculates and self.source in _USES_LOOKUP and self.max_proposals > 0
+
+    @property
+    def uses_drafter(self) -> bool:
+        return self.speculates and self.source in _USES_DRAFTER and self.max_proposals > 0
+
+    @property
+    def max_proposals(self) -> int:
+        return min(self.num_draft_tokens, self.verify_block_size - 1)
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """What a choice may look at.
+
+    Args:
+        num_remaining: tokens the request may still get, >= 1.
+        lookup: a lookup proposal of up to `max_proposals` tokens, or nothing.
+        max_drafter_proposals: what a connected drafter gives at most; 0 without one.
+    """
+
+    num_remaining: int
+    lookup: tuple[int, ...]
+    max_drafter_proposals: int
+
+
+@dataclass(frozen=True)
+class RunChoice:
+    """The target decodes alone, up to `max_tokens`."""
+
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class LookupChoice:
+    """Verify what followed the same tokens before."""
+
+    proposals: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DraftChoice:
+    """Ask the drafter for `k` proposals."""
+
+    k: int
+
+
+RoundChoice = RunChoice | LookupChoice | DraftChoice
+
+
+def choose_draft(plan: Plan, view: RoundView) -> RoundChoice:
+    """Where the proposals of the next round come from.
+
+    A round with k proposals commits up to k + 1 tokens, so k is at most what remains less one.
+    """
+    k = min(plan.max_proposals, view.num_remaining - 1)
+    if k > 0 and plan.uses_lookup and view.lookup:
+        return LookupChoice(view.lookup[:k])
+    if k > 0 and plan.uses_drafter and view.max_drafter_proposals > 0:
+        return DraftChoice(min(k, view.max_drafter_proposals))
+    return RunChoice(view.num_remaining)
+
+
+def choose_verify(plan: Plan, num_remaining: int, proposals: tuple[int, ...]) -> tuple[int, ...]:
+    """The proposals that are verified: `v - 1` of them, and never more than the request has use for."""
+    return proposals[: max(min(plan.verify_block_size, num_remaining) - 1, 0)]
