@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from protos import codec, common_pb2, rpc, target_pb2
 from protos.errors import InvalidRequest
 from protos.noise import NOISE_VERSION
@@ -158,6 +160,8 @@ def _verdict_to(event: c.Verdict) -> target_pb2.Verdict:
 
 
 def _features_to(event: c.Features, dtype: str | None) -> target_pb2.Features:
+    if dtype is None and event.tensor.dtype == torch.float64:
+        dtype = "f32"  # a float64 target is for proofs; drafters compute in float32
     return target_pb2.Features(
         **_named(event.address),  # type: ignore[arg-type]
         round=event.address.round,

@@ -1,0 +1,298 @@
+"""The target over real gRPC: streams, generations, refusals, floods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+import torch
+
+from protos import codec, common_pb2, rpc, target_pb2
+from protos.stream import read_all
+from target_service.build import BuiltTarget, assemble
+from target_service.config import TargetConfig
+from target_service.loader import from_model
+from target_service.service import RunningTarget, serve
+from tests.fakes import GOLDEN, KEY, plain_greedy, tiny_target
+
+PROMPT = [5, 9, 0, 17]
+TIMEOUT = 10.0
+
+
+def built(**changes: object) -> BuiltTarget:
+    torch.set_num_threads(1)
+    model = tiny_target("llama")
+    config = TargetConfig.load(None, target="tiny", num_pages=64, num_tapped_layers=3, **changes)
+    return assemble(from_model(model, GOLDEN / "target_qwen3"), config)
+
+
+@asynccontextmanager
+async def running_target() -> AsyncIterator[RunningTarget]:
+    running = await serve(built(), "127.0.0.1:0")
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+class Peer:
+    """A coordinator's end of one stream, message by message."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = channel.stream_stream("/dlite.v1.Target/Decode")()
+        self.events: list[target_pb2.Event] = []
+
+    async def send(self, message: target_pb2.TargetCommand) -> None:
+        await self.call.write(message.SerializeToString())
+
+    async def read(self) -> target_pb2.TargetEvent:
+        data = await asyncio.wait_for(self.call.read(), TIMEOUT)
+        assert isinstance(data, bytes), "the stream has ended"
+        return target_pb2.TargetEvent.FromString(data)
+
+    async def hello(self, name: str = "c", generation: int = 1, major: int = 1) -> target_pb2.TargetEvent:
+        hello = common_pb2.Hello(
+            coordinator_id=name, stream_generation=generation, protocol=common_pb2.Protocol(major=major)
+        )
+        await self.send(target_pb2.TargetCommand(hello=hello))
+        return await self.read()
+
+    async def command(self, *commands: target_pb2.Command) -> None:
+        await self.send(target_pb2.TargetCommand(commands=target_pb2.CommandList(commands=commands)))
+
+    async def next(self, kind: str) -> target_pb2.Event:
+        """The next event of a kind."""
+        while True:
+            for i, event in enumerate(self.events):
+                if event.WhichOneof("kind") == kind:
+                    return self.events.pop(i)
+            self.events += (await self.read()).events.events
+
+    async def status(self) -> grpc.StatusCode:
+        """Reads to the end and returns the status."""
+        try:
+            while isinstance(await asyncio.wait_for(self.call.read(), TIMEOUT), bytes):
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+        return await asyncio.wait_for(self.call.code(), TIMEOUT)
+
+
+def open_command(name: str = "r", epoch: int = 1, tokens: list[int] | None = None) -> target_pb2.Command:
+    ids = PROMPT if tokens is None else tokens
+    return target_pb2.Command(
+        request_id=name,
+        epoch=epoch,
+        open=target_pb2.Open(
+            token_ids=ids,
+            num_prompt_tokens=len(ids),
+            sampling_key=KEY,
+            params=common_pb2.SamplingParams(max_tokens=30),
+            want_features=True,
+        ),
+    )
+
+
+@asynccontextmanager
+async def peer(running: RunningTarget) -> AsyncIterator[Peer]:
+    async with rpc.open_channel(running.address) as channel:
+        yield Peer(channel)
+
+
+async def test_a_request_over_the_wire() -> None:
+    reference = plain_greedy(tiny_target("llama"), PROMPT, 8)
+    async with running_target() as running, peer(running) as side:
+        welcome = (await side.hello()).welcome
+        assert welcome.describe.vocab_size == 61
+        assert list(welcome.describe.tapped_layers) == [0, 1, 2]
+        await side.command(open_command())
+        first = (await side.next("verdict")).verdict
+        features = (await side.next("features")).features
+        assert codec.decode(features.tensor).shape == (3, 32)
+        verify = target_pb2.Verify(committed_length=5, proposals=[*reference[1:4], 0])
+        await side.command(target_pb2.Command(request_id="r", epoch=1, round=1, verify=verify))
+        second = (await side.next("verdict")).verdict
+        assert [*first.tokens, *second.tokens][:5] == reference[:5]
+        assert second.num_accepted >= 3
+        assert second.timing.total_us >= second.timing.forward_us > 0
+        await side.send(target_pb2.TargetCommand(end=common_pb2.End(reason="done")))
+        while (await side.read()).WhichOneof("body") != "end":
+            pass
+        assert await side.status() is grpc.StatusCode.OK
+
+
+async def test_a_higher_generation_ends_the_older_stream() -> None:
+    async with running_target() as running, peer(running) as old, peer(running) as new:
+        await old.hello(generation=1)
+        await old.command(open_command())
+        await old.next("verdict")
+        await new.hello(generation=2)
+        assert await old.status() is grpc.StatusCode.ABORTED
+        verify = target_pb2.Verify(committed_length=5)
+        await new.command(target_pb2.Command(request_id="r", epoch=1, round=1, verify=verify))
+        refused = (await new.next("refused")).refused
+        assert refused.code == target_pb2.REFUSAL_CODE_OUT_OF_STEP
+        assert refused.held_epoch == 0
+        await new.command(open_command())  # closed epochs live as long as their stream
+        await new.next("verdict")
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_an_older_generation_is_refused(generation: int) -> None:
+    async with running_target() as running, peer(running) as new, peer(running) as old:
+        await new.hello(generation=2)
+        with pytest.raises((AssertionError, grpc.aio.AioRpcError)):
+            await old.hello(generation=generation)
+        assert await old.status() is grpc.StatusCode.ABORTED
+        await new.command(open_command())
+        await new.next("verdict")
+
+
+async def test_another_protocol_is_refused() -> None:
+    async with running_target() as running, peer(running) as side:
+        with pytest.raises((AssertionError, grpc.aio.AioRpcError)):
+            await side.hello(major=2)
+        assert await side.status() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 40, b"", target_pb2.TargetCommand().SerializeToString()])
+async def test_garbage_ends_its_own_stream_only(data: bytes) -> None:
+    async with running_target() as running, peer(running) as good, peer(running) as bad:
+        await good.hello("good")
+        await bad.hello("bad")
+        await bad.call.write(data)
+        assert await bad.status() is grpc.StatusCode.INVALID_ARGUMENT
+        await good.command(open_command())
+        await good.next("verdict")
+
+
+async def test_the_first_message_is_hello() -> None:
+    async with running_target() as running, peer(running) as side:
+        await side.command(open_command())
+        assert await side.status() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_bad_command_refuses_itself_only() -> None:
+    async with running_target() as running, peer(running) as side:
+        await side.hello()
+        bad = open_command("bad")
+        bad.open.params.presence_penalty = 1.0
+        nameless = open_command("")
+        await side.command(bad, nameless, open_command("good"))
+        assert (await side.next("refused")).refused.field == "params.presence_penalty"
+        assert (await side.next("refused")).refused.field == "request_id"
+        assert (await side.next("verdict")).verdict.request_id == "good"
+
+
+UNSUPPORTED = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.0,
+    "min_tokens": 3,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "prompt_logprobs": True,
+    "mode": common_pb2.MODE_REJECTION,
+}
+
+
+@pytest.mark.parametrize("field", UNSUPPORTED)
+async def test_what_is_not_supported_is_named(field: str) -> None:
+    async with running_target() as running, peer(running) as side:
+        await side.hello()
+        command = open_command()
+        setattr(command.open.params, field, UNSUPPORTED[field])
+        await side.command(command)
+        assert (await side.next("refused")).refused.field == f"params.{field}"
+
+
+async def test_a_big_open_comes_in_parts() -> None:
+    async with running_target() as running, peer(running) as side:
+        await side.hello()
+        whole, halves = open_command("whole"), [open_command("parts"), open_command("parts")]
+        for part, half in enumerate(halves):
+            half.open.parts, half.open.part = 2, part
+            del half.open.token_ids[:]
+            half.open.token_ids.extend(PROMPT[2 * part : 2 * part + 2])
+        await side.command(whole)
+        first = (await side.next("verdict")).verdict
+        await side.command(halves[0])
+        await side.command(halves[1])
+        second = (await side.next("verdict")).verdict
+        assert list(first.tokens) == list(second.tokens)
+        halves[1].epoch = 9
+        await side.command(halves[1])
+        assert (await side.next("refused")).refused.field == "open.part"
+
+
+async def test_eof_without_end_frees_everything() -> None:
+    async with running_target() as running, peer(running) as watcher:
+        await watcher.hello("watcher")
+        async with peer(running) as side:
+            await side.hello("leaver")
+            await side.command(open_command())
+            await side.next("verdict")
+            await side.call.done_writing()
+            await side.status()
+        await watcher.command(open_command("after"))
+        await watcher.next("verdict")
+        await watcher.command(target_pb2.Command(request_id="after", epoch=1, close=target_pb2.Close()))
+        await watcher.next("closed")
+        engine = running.service._built.engine
+        assert engine.pool.num_free == engine.pool.num_pages
+        assert len(engine.requests) == 0
+
+
+async def test_neither_side_reads_then_all_drains() -> None:
+    # 400 messages of 112 KiB outstanding in each direction while the client does not read.
+    count, size = 400, 112 * 1024
+    async with running_target() as running, peer(running) as side:
+        await side.hello()
+        padding = "x" * size
+
+        async def flood() -> None:
+            for i in range(count):
+                command = target_pb2.Command(request_id=f"{i}{padding}", epoch=1, round=1)
+                command.verify.SetInParent()
+                await side.command(command)
+
+        writing = asyncio.create_task(flood())
+        await asyncio.sleep(FLOOD_SECONDS)  # the subject: nobody reads for a while
+        seen = 0
+
+        def count_refusals(data: bytes) -> bool:
+            nonlocal seen
+            seen += len(target_pb2.TargetEvent.FromString(data).events.events)
+            return seen < count
+
+        await asyncio.wait_for(read_all(side.call.read, count_refusals), 60)
+        await writing
+        assert seen == count
+
+
+# The protocol's bar is 5 seconds; the suite proves the same in less, `make prove` in full.
+FLOOD_SECONDS = 1.0
+
+
+@pytest.mark.prove
+async def test_neither_side_reads_for_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "FLOOD_SECONDS", 5.0)
+    await test_neither_side_reads_then_all_drains()
+
+
+async def test_describe_and_tokenizer() -> None:
+    async with running_target() as running, rpc.open_channel(running.address) as channel:
+        describe = channel.unary_unary(
+            "/dlite.v1.Target/GetDescription",
+            response_deserializer=common_pb2.Describe.FromString,
+        )
+        answer = await describe(b"", timeout=TIMEOUT)
+        assert answer.page_size == 16
+        assert answer.num_pages == 64
+        assert len(answer.embedding_hash) == 64
+        assert answer.tokenizer_hash == ""
+        tokenizer = channel.unary_stream("/dlite.v1.Target/GetTokenizer")(b"")
+        assert [data async for data in tokenizer] == []
