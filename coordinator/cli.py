@@ -1,0 +1,116 @@
+"""The commands `dlite coordinator` and `dlite generate`. Light at import: grpc comes with the command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.config import CoordinatorConfig
+from protos.errors import DliteError, InvalidRequest
+
+
+def coordinator(
+    target_address: Annotated[str | None, typer.Option(help="Where the target service listens.")] = None,
+    draft_address: Annotated[
+        str | None, typer.Option(help="Where the draft service listens; without it: lookup drafts only.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Where to listen; port 0 picks a free one.")] = None,
+    num_draft_tokens: Annotated[int | None, typer.Option(help="k, proposals of a round.")] = None,
+    verify_block_size: Annotated[
+        int | None, typer.Option(help="v, rows verified in a round, the anchor included; 1 = no speculation.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with a section 'coordinator'.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
+) -> None:
+    """Serve clients: run rounds of draft and verification, stream text."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        settings = CoordinatorConfig.load(
+            config,
+            target_address=target_address,
+            draft_address=draft_address,
+            address=address,
+            num_draft_tokens=num_draft_tokens,
+            verify_block_size=verify_block_size,
+            source=source,
+        )
+        asyncio.run(_serve(settings, as_json))
+    except DliteError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
+
+
+async def _serve(settings: CoordinatorConfig, as_json: bool) -> None:
+    from coordinator.startup import start_coordinator
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    starting = asyncio.create_task(start_coordinator(settings))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        return
+    running = starting.result()
+    if as_json:
+        print(json.dumps({"address": running.address, "pid": os.getpid()}), flush=True)
+    else:
+        typer.echo(f"coordinator ready on {running.address}", err=True)
+    await stopping
+    await running.stop()
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    address: Annotated[
+        str, typer.Option(envvar="DLITE_ADDRESS", help="The coordinator, as `dlite up` prints it.")
+    ],
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy; default: the model's, else 1.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A string that ends the text; repeatable.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="auto, drafter, lookup, lookup_then_drafter, or off.")
+    ] = None,
+    num_draft_tokens: Annotated[int | None, typer.Option(help="k, proposals of a round.")] = None,
+    verify_block_size: Annotated[int | None, typer.Option(help="v, rows verified in a round.")] = None,
+    chat: Annotated[bool, typer.Option("--chat/--raw", help="As a chat message, or as it is.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Complete one prompt: text streams to stdout, usage goes to stderr. Ctrl-C aborts."""
+    from coordinator.generate import GenerateOptions, run_generate
+
+    options = GenerateOptions(
+        prompt=sys.stdin.read() if prompt == "-" else prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        stop=tuple(stop or ()),
+        source=source,
+        num_draft_tokens=num_draft_tokens,
+        verify_block_size=verify_block_size,
+        as_chat=chat,
+    )
+    try:
+        code = asyncio.run(run_generate(address, options, as_json))
+    except DliteError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
+    except KeyboardInterrupt:
+        typer.echo("aborted", err=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
