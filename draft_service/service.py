@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ class DraftService:
         drafter: a `Drafter` or a `ReplayDrafter`.
         max_batch_items, max_queued_items: see `Batcher`.
         num_threads: told in the description.
+        now_seconds: monotonic clock.
     """
 
     def __init__(
@@ -36,11 +38,12 @@ class DraftService:
         max_batch_items: int = 64,
         max_queued_items: int = 4096,
         num_threads: int = 0,
+        now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._drafter = drafter
         self._num_threads = num_threads
         self._instance_id = uuid.uuid4().hex
-        self.batcher = Batcher(drafter, max_batch_items, max_queued_items)
+        self.batcher = Batcher(drafter, max_batch_items, max_queued_items, now_seconds)
         self.registry = StreamRegistry()
         self._open: set[ProposeStream] = set()
 

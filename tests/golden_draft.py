@@ -103,3 +103,17 @@ def traced_rounds(name: str) -> list[GoldenRound]:
             item = item_for(committed, features[step], group)
             rounds.append(GoldenRound(item, hidden[step], tuple(trace["proposals"])))
     return rounds
+
+
+def change_config(folder: Path, name: str, value: Any = None, *, drop: bool = False) -> None:
+    """Changes or drops a field of a config.json; "dlite_config.x" is the field x inside."""
+    file = folder / "config.json"
+    document = json.loads(file.read_text())
+    fields = document
+    if name.startswith("dlite_config."):
+        fields, name = document["dlite_config"], name.removeprefix("dlite_config.")
+    if drop:
+        del fields[name]
+    else:
+        fields[name] = value
+    file.write_text(json.dumps(document))
