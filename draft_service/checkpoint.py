@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from draft_service.checkpoint_fields import ConfigFile, DliteFields
 from protos.errors import ContractMismatch, InvalidRequest
 
 ARCHITECTURE = "dlite_v1"
@@ -60,52 +61,6 @@ class DraftCheckpointConfig:
         return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow", protected_namespaces=())
-
-
-class _Rope(_Strict):
-    rope_theta: float = Field(gt=0)
-    rope_type: Literal["default"] = "default"
-
-
-class _DliteFields(_Strict):
-    architecture_version: Literal["dlite_v1"]
-    model_role: Literal["pivot_q_student"]
-    chs_num_layers: int = Field(ge=2)
-    target_layer_ids: list[int] = Field(min_length=2)
-    sequential_head: Literal["rnn"]
-    sequential_rank: int = Field(ge=1)
-    mask_token_id: int = Field(ge=0)
-    anchor_group_size: int = Field(ge=1)
-    variable_block: bool = False
-    draft_vocab_size: int | None = Field(default=None, ge=1)
-    target_fingerprint: str = ""
-    target_embedding_hash: str = ""
-
-
-class _ConfigFile(_Strict):
-    model_type: Literal["qwen3"] = "qwen3"
-    vocab_size: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    num_hidden_layers: int = Field(ge=1)
-    num_attention_heads: int = Field(ge=1)
-    num_key_value_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=2, multiple_of=2)
-    hidden_act: Literal["silu"]
-    rms_norm_eps: float = Field(gt=0)
-    rope_theta: float | None = Field(default=None, gt=0)
-    rope_parameters: _Rope | None = None
-    rope_scaling: None = None
-    attention_bias: Literal[False] = False
-    use_sliding_window: Literal[False] = False
-    layer_types: list[Literal["full_attention"]] | None = None
-    num_target_layers: int = Field(ge=2)
-    block_size: int = Field(ge=2)
-    dlite_config: _DliteFields
-
-
 def read_draft_config(path: Path, overrides: Sequence[str] = ()) -> DraftCheckpointConfig:
     """Reads and checks `config.json` of a checkpoint folder.
 
@@ -120,7 +75,7 @@ def read_draft_config(path: Path, overrides: Sequence[str] = ()) -> DraftCheckpo
     document = _read_json(path / "config.json")
     notes = _fill_in(document, overrides)
     try:
-        parsed = _ConfigFile.model_validate(document)
+        parsed = ConfigFile.model_validate(document)
     except ValidationError as error:
         raise _explain(error, path) from error
     unknown = sorted(parsed.dlite_config.model_extra or {})
@@ -150,7 +105,7 @@ def _fill_in(document: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     notes = []
     for override in overrides:
         name, _, text = override.partition("=")
-        if name not in _DliteFields.model_fields or not isinstance(fields, dict):
+        if name not in DliteFields.model_fields or not isinstance(fields, dict):
             raise InvalidRequest(f"--set {override}: there is no such field in dlite_config", field="--set")
         try:
             value = json.loads(text)
@@ -177,7 +132,7 @@ def _explain(error: ValidationError, path: Path) -> ContractMismatch:
     return ContractMismatch(f"drafter {path}: {field}: {first['msg']}{advice}", field=field)
 
 
-def _checked(parsed: _ConfigFile, notes: tuple[str, ...]) -> DraftCheckpointConfig:
+def _checked(parsed: ConfigFile, notes: tuple[str, ...]) -> DraftCheckpointConfig:
     dlite = parsed.dlite_config
     extra = parsed.model_extra or {}
     draft_vocab_size = dlite.draft_vocab_size or extra.get("draft_vocab_size")
@@ -208,7 +163,7 @@ def _checked(parsed: _ConfigFile, notes: tuple[str, ...]) -> DraftCheckpointConf
     return config
 
 
-def _rope_theta(parsed: _ConfigFile) -> float:
+def _rope_theta(parsed: ConfigFile) -> float:
     if parsed.rope_parameters is not None:
         return parsed.rope_parameters.rope_theta
     if parsed.rope_theta is None:

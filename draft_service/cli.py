@@ -58,7 +58,7 @@ def draft(
 
 
 async def _serve(settings: DraftConfig, as_json: bool) -> None:
-    from draft_service.service import start_draft_service
+    from draft_service.server import start_draft_service
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

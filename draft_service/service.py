@@ -1,25 +1,115 @@
-"""The gRPC face of the draft service: raw-bytes handlers, the life of a stream, start and stop."""
+"""The gRPC face of the draft service: raw-bytes handlers and the life of a stream."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from draft_service import wire
-from draft_service.batcher import Batcher
-from draft_service.config import DraftConfig
+from draft_service.batcher import Answer, Batcher
 from draft_service.proposal import ProposesTokens
-from draft_service.streams import ProposeStream, StreamRegistry
+from draft_service.streams import StreamRegistry
 from protos import common_pb2, draft_pb2, rpc
-from protos.errors import StaleRound, Unavailable
-from protos.stream import read_all, write_all
+from protos.errors import Busy, ContractMismatch, DliteError, InvalidRequest, StaleRound, Unavailable
+from protos.stream import Outbox, Stamps, read_all, write_all
 
 SERVICE_NAME = "dlite.v1.Draft"
-_STOP_GRACE_SECONDS = 2.0
+
+
+class ProposeStream:
+    """What one stream's reader does with messages, and where its answers go. Never waits.
+
+    Invariant: `num_waiting` tickets of this stream are queued or being computed.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        registry: StreamRegistry,
+        welcome: Callable[[], common_pb2.Describe],
+        instance_id: str,
+    ) -> None:
+        self._batcher = batcher
+        self._registry = registry
+        self._welcome = welcome
+        self._instance_id = instance_id
+        self.outbox = Outbox()
+        self.stamps = Stamps()
+        self.coordinator_id = ""
+        self.generation = 0
+        self.num_waiting = 0
+        self._greeted = False
+        # Done: the service ends this stream, with an error or (None) in peace.
+        self.ending: asyncio.Future[DliteError | None] = asyncio.get_running_loop().create_future()
+        # Set while nothing of this stream is queued or computed.
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def end(self, error: DliteError | None) -> None:
+        """Asks the handler to end this stream."""
+        if not self.ending.done():
+            self.ending.set_result(error)
+
+    def on_message(self, data: bytes) -> bool:
+        """Takes one message; False when it is the end frame.
+
+        Raises:
+            InvalidRequest: not a message, or not one that may come now.
+            ContractMismatch: another protocol major.
+            StaleRound: an old generation.
+        """
+        message = rpc.parse(draft_pb2.ProposeBatch, data)
+        self.stamps.note(message.stamp)
+        kind: str | None = message.WhichOneof("body")
+        if kind is None:
+            raise InvalidRequest("a stream message has one of hello, items, end", field="body")
+        if not self._greeted and kind != "hello":
+            raise InvalidRequest(f"the first message of a stream is hello, this is {kind}", field="body")
+        if kind == "hello":
+            self._greet(message.hello)
+        elif kind == "items":
+            for item in message.items.items:
+                self._queue(item)
+        return kind != "end"
+
+    def deliver(self, answers: Sequence[Answer]) -> None:
+        """Sends answers; those that came too late are only counted."""
+        message = wire.write_answers(answers)
+        if message is not None:
+            self.outbox.put(message)
+        self.num_waiting -= len(answers)
+        if not self.num_waiting:
+            self.idle.set()
+
+    def _greet(self, hello: common_pb2.Hello) -> None:
+        if self._greeted:
+            raise InvalidRequest("a stream has one hello", field="hello")
+        if not hello.coordinator_id:
+            raise InvalidRequest("the coordinator has no id", field="hello.coordinator_id")
+        if hello.protocol.major != rpc.PROTOCOL_MAJOR:
+            raise ContractMismatch(
+                f"protocol {hello.protocol.major}, this service speaks {rpc.PROTOCOL_MAJOR}: "
+                "run the same release on both sides",
+                field="hello.protocol.major",
+            )
+        self.generation = hello.stream_generation
+        self._registry.join(self, hello.coordinator_id, hello.stream_generation)
+        self.coordinator_id = hello.coordinator_id
+        self._greeted = True
+        welcome = common_pb2.Welcome(instance_id=self._instance_id, describe=self._welcome())
+        self.outbox.put(draft_pb2.ProposalBatch(welcome=welcome))
+
+    def _queue(self, message: draft_pb2.ProposeItem) -> None:
+        try:
+            self._batcher.submit(wire.read_ticket(message, self, self._batcher.now_seconds()))
+        except (InvalidRequest, Busy) as error:
+            self.outbox.put(wire.write_refusal(message, error))
+            return
+        self.num_waiting += 1
+        self.idle.clear()
 
 
 class DraftService:
@@ -118,56 +208,3 @@ def _task(work: Any) -> asyncio.Task[Any]:
     # A task that lost the race may end with an error that nobody needs; take it off the log.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
-
-
-@dataclass(frozen=True, eq=False)
-class RunningDraft:
-    """A started, ready draft service."""
-
-    address: str
-    service: DraftService
-    server: rpc.RunningServer
-
-    async def stop(self) -> None:
-        """Ends streams, stops listening and lets the running batch end."""
-        self.service.end_streams()
-        await self.server.stop(_STOP_GRACE_SECONDS)
-        await self.service.batcher.stop()
-
-
-async def start_draft_service(config: DraftConfig) -> RunningDraft:
-    """Loads, self-tests and serves what the config names; ready when it returns.
-
-    Raises:
-        InvalidRequest: a path is wrong.
-        ContractMismatch: the checkpoint is damaged, does not fit its target or fails the self-test.
-        Unavailable: the address is taken.
-    """
-    from draft_service.loader import open_drafter, set_threads
-
-    num_threads = set_threads(config.threads)
-    drafter = await asyncio.get_running_loop().run_in_executor(None, open_drafter, config)
-    service = DraftService(drafter, config.max_batch_items, config.max_queued_items, num_threads)
-    return await serve(service, config.address)
-
-
-async def serve(service: DraftService, address: str) -> RunningDraft:
-    """Self-tests and serves a drafter that is already made.
-
-    Raises:
-        ContractMismatch: the self-test failed.
-        Unavailable: the address is taken.
-    """
-    running = await rpc.start_server(service.handlers(), address)
-    try:
-        await service.batcher.start()
-        await running.set_ready(True)
-    except BaseException:
-        await _both(running.stop(0), service.batcher.stop())
-        raise
-    return RunningDraft(running.address, service, running)
-
-
-async def _both(first: Awaitable[None], second: Awaitable[None]) -> None:
-    await first
-    await second

@@ -12,7 +12,8 @@ import grpc
 import torch
 
 from draft_service.proposal import DraftItem, DraftMode
-from draft_service.service import DraftService, RunningDraft, serve
+from draft_service.server import RunningDraft, serve
+from draft_service.service import DraftService
 from protos import codec, common_pb2, draft_pb2, rpc
 from tests.golden_draft import first_rounds
 from tests.test_draft_batcher import TEXT

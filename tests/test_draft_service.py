@@ -14,7 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draft_service.config import DraftConfig
-from draft_service.service import DraftService, serve, start_draft_service
+from draft_service.server import serve, start_draft_service
+from draft_service.service import DraftService
 from protos import codec, common_pb2, draft_pb2, rpc
 from protos.errors import ContractMismatch, Unavailable
 from tests.draft_client import (
