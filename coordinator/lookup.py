@@ -1,7 +1,9 @@
 """Lookup drafts: agents copy all the time, so what followed the same tokens before is offered again.
 
 The proposal is the continuation of the most recent earlier occurrence of the longest suffix of
-2 to 4 committed tokens that occurred before. It needs no model and no features.
+2 to 4 committed tokens that occurred before. It needs no model and no features. Where the
+continuation reaches the end of the text it goes on with itself (as in LZ77), so text that repeats
+with a short period fills a whole block.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class LookupIndex:
             self._tokens.append(token)
 
     def propose(self, k: int) -> tuple[int, ...]:
-        """Up to k tokens (1 or more when there is a match), or nothing."""
+        """k tokens when there is a match, else nothing."""
         length = len(self._tokens)
         if k <= 0:
             return ()
@@ -47,5 +49,6 @@ class LookupIndex:
                 continue
             end = self._ends[n].get(tuple(self._tokens[length - n :]))
             if end is not None:
-                return tuple(self._tokens[end : end + k])
+                period = length - end
+                return tuple(self._tokens[end + i % period] for i in range(k))
         return ()

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from target_service import commands as c
+from target_service.build import BuiltTarget, TargetDescription
 from target_service.engine import Engine, StepOutput
 from target_service.limits import EngineLimits
 from target_service.model import TargetModel
@@ -99,6 +100,36 @@ def limits_for(**changes: object) -> EngineLimits:
 
 def table_engine(table: torch.Tensor, **changes: object) -> Engine:
     return Engine(TableTarget(table), limits_for(**changes))
+
+
+def table_built(table: torch.Tensor, **changes: object) -> BuiltTarget:
+    """A table target with the description a service gives."""
+    engine = table_engine(table, **changes)
+    limits, vocab_size = engine.limits, int(table.shape[0])
+    description = TargetDescription(
+        instance_id="table",
+        model="table",
+        fingerprint="table",
+        embedding_hash="",
+        tokenizer_hash="",
+        vocab_size=vocab_size,
+        hidden_size=2,
+        num_layers=1,
+        tapped_layers=(0,),
+        dtype="float32",
+        attention_kernel="none",
+        linear_kernel="none",
+        max_context=limits.max_context,
+        page_size=limits.page_size,
+        num_pages=limits.num_pages,
+        max_verify_block_size=limits.max_verify_block_size,
+        eos_ids=tuple(sorted(limits.eos_ids)),
+        temperature=None,
+        top_p=None,
+        top_k=None,
+        threads=1,
+    )
+    return BuiltTarget(engine, description, {})
 
 
 def tiny_engine(model: PreTrainedModel, layers: Sequence[int] = (0, 1, 2), **changes: object) -> Engine:
