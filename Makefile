@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Options of `make demo`, such as --json or --prompts 3.
+DEMO_FLAGS ?=
 
 # An empty environment has no PATH, and children of a recipe would see none.
 export PATH := $(or $(PATH),/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
@@ -24,7 +26,7 @@ help:  ## this list
 setup: $(STAMP)  ## a virtual environment in .venv with pinned packages
 
 demo: $(STAMP)  ## fetch the small model once, decode it across three processes, compare with plain decoding
-	$(BIN)/python -m deploy.cli demo
+	@$(BIN)/python -m deploy.cli demo $(DEMO_FLAGS)
 
 test: $(STAMP)  ## the test suite (minutes)
 	$(BIN)/python -m pytest -m "not prove"

@@ -16,10 +16,12 @@ import pytest
 
 from deploy.child import Child, Command, Ready
 from deploy.local import LocalStack, StackOptions
-from deploy.untrained import draft_config
+from deploy.untrained import untrained_drafter
+from draft_service.checkpoint import read_draft_config
 from protos.errors import ContractMismatch, Unavailable
 
 ROOT = Path(__file__).parent.parent
+TARGET = ROOT / "tests" / "golden" / "target_qwen3"
 # A service that serves until SIGTERM, one that ignores SIGTERM, and some that fail.
 SERVE = """
 import json, os, signal, sys, threading
@@ -98,7 +100,7 @@ async def test_a_child_that_prints_something_else_is_refused() -> None:
 
 async def test_a_silent_child_is_given_up() -> None:
     async with running(SILENT) as child:
-        with pytest.raises(Unavailable, match="not ready after 0.1 s"):
+        with pytest.raises(Unavailable, match=r"not ready after 0\.1 s"):
             await child.ready(0.1)
 
 
@@ -194,6 +196,22 @@ def test_no_drafter_means_no_draft_service() -> None:
     assert "--draft-address" not in options.coordinator_command(Ready("t:1", 1), None).flags
 
 
-def test_an_untrained_drafter_needs_the_targets_sizes() -> None:
-    with pytest.raises(ContractMismatch, match="num_hidden_layers"):
-        draft_config({"hidden_size": 8, "vocab_size": 5})
+def test_an_untrained_drafter_fits_its_target_and_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = untrained_drafter(TARGET)
+    config = read_draft_config(folder)
+    assert (config.vocab_size, config.hidden_size, config.num_target_layers) == (256, 64, 6)
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert untrained_drafter(TARGET) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_an_untrained_drafter_needs_the_targets_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"hidden_size": 8, "vocab_size": 5}')
+    with pytest.raises(ContractMismatch, match="None"):
+        untrained_drafter(tmp_path)

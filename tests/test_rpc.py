@@ -63,8 +63,8 @@ async def channel(server: rpc.RunningServer) -> AsyncIterator[grpc.aio.Channel]:
         yield channel
 
 
-async def call(channel: grpc.aio.Channel, data: bytes, timeout: float = DEADLINE_SECONDS) -> bytes:
-    return await channel.unary_unary(f"/{NAME}/Tokenize")(data, timeout=timeout)
+async def call(channel: grpc.aio.Channel, data: bytes, seconds: float = DEADLINE_SECONDS) -> bytes:
+    return await channel.unary_unary(f"/{NAME}/Tokenize")(data, timeout=seconds)
 
 
 async def failure(channel: grpc.aio.Channel, data: bytes) -> grpc.aio.AioRpcError:
@@ -203,11 +203,10 @@ async def test_a_bug_shows_a_reference_and_no_python_message(
 
 async def test_an_error_after_the_first_message_ends_the_stream(channel: grpc.aio.Channel) -> None:
     request = coordinator_pb2.GenerateRequest(prompt="fail").SerializeToString()
-    received = []
+    stream = channel.unary_stream(f"/{NAME}/Generate")(request, timeout=DEADLINE_SECONDS)
+    assert isinstance(await stream.read(), bytes)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async for data in channel.unary_stream(f"/{NAME}/Generate")(request, timeout=DEADLINE_SECONDS):
-            received.append(data)
-    assert len(received) == 1
+        await stream.read()
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     assert isinstance(rpc.error_from(caught.value), errors.Unavailable)
 
