@@ -12,9 +12,9 @@ import torch
 from draft_service.checkpoint import DraftCheckpointConfig
 from draft_service.loader import read_target_config
 from draft_service.model import DraftModel
-from draft_service.target_layers import build_target_layer_ids
 from draft_service.weights import save_checkpoint
 from protos.errors import ContractMismatch
+from protos.feature_layers import build_target_layer_ids
 
 _STD = 0.02
 

@@ -142,9 +142,9 @@ class TargetService:
 
     def _post(self, stream: _Stream, command: target_pb2.Command) -> None:
         try:
-            whole = stream.opens.join(command)
-            if whole is not None:
-                self.engine_thread.post(wire.command_from(whole, stream.coordinator_id))
+            if command.open.parts > 1 and not _join_parts(stream.opens, command):
+                return
+            self.engine_thread.post(wire.command_from(command, stream.coordinator_id))
         except errors.InvalidRequest as error:
             refusal = target_pb2.EventList(events=[wire.refusal_to(command, error)])
             stream.outbox.put(target_pb2.TargetEvent(events=refusal))
@@ -168,6 +168,18 @@ class TargetService:
                 piece = data[start : start + _CHUNK_BYTES]
                 last = start + _CHUNK_BYTES >= len(data)
                 yield target_pb2.TokenizerChunk(name=name, data=piece, last=last)
+
+
+def _join_parts(opens: OpenParts, command: target_pb2.Command) -> bool:
+    """Makes the last part of a big Open whole; False while parts are missing."""
+    message = command.open
+    key = (command.request_id, command.epoch)
+    token_ids = opens.join(key, message.part, message.parts, message.token_ids)
+    if token_ids is None:
+        return False
+    del message.token_ids[:]
+    message.token_ids.extend(token_ids)
+    return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from draft_service.backbone import block_layout
-from draft_service.target_layers import build_target_layer_ids
+from protos.feature_layers import build_target_layer_ids
 from tests.golden_draft import (
     DRAFTS,
     GOLDEN,
