@@ -32,7 +32,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Decodes prompts of several kinds speculatively and plainly on one stack, and compares."""
-    err = Console(stderr=True, highlight=False)
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
     options = stack_options(target, drafter, target_threads=threads, draft_threads=1, coordinator_flags=())
     from deploy.demo_report import as_tables, report
     from deploy.prompts import read_prompts, take

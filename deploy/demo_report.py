@@ -102,8 +102,8 @@ def _table_of_prompts(rows: Sequence[DemoRow]) -> Table:
     title = "Speculative and plain decoding on one stack, temperature 0"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("prompt", no_wrap=True)
-    table.add_column("proposals", min_width=19, max_width=19)
-    for name in ("identical", "plain\ntokens/s", "speculative\ntokens/s", "accept\nlength"):
+    table.add_column("proposals", min_width=22, max_width=22)
+    for name in ("identical", "plain\ntokens/s", "spec.\ntokens/s", "accept\nlength"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(row.prompt.kind, row.source, "yes" if row.identical else "NO", *_speeds([row]))

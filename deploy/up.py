@@ -127,7 +127,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object when ready")] = False,
 ) -> None:
     """Runs target, drafter and coordinator as three processes until Ctrl-C; all end together."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if drafter == UNTRAINED:
         source = source or "lookup"
         console.print(f"drafter: {LABEL}; proposals come by {source} unless a request says otherwise")

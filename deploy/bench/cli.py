@@ -1,0 +1,86 @@
+"""`dlite bench`: runs yardsticks by name. A yardstick prints its bar; it never fails a build."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from deploy.demo_model import DEMO_MODEL
+from protos.errors import InvalidRequest
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Where it is (a coroutine `measure` in the module), what it compares, its bar in words."""
+
+    module: str
+    arms: str
+    bar: str
+
+
+YARDSTICKS = {
+    "equality": Yardstick(
+        "deploy.bench.equality",
+        "ids with speculation (v in 1, 2, 5, 8; concurrency 1, 8) and of transformers against plain decoding",
+        "100 % up to near-ties",
+    ),
+    "disaggregation": Yardstick(
+        "deploy.bench.disaggregation",
+        "tokens/s of three processes over gRPC against engine and drafter in one process, concurrency 4",
+        ">= 0.90",
+    ),
+}
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help=f"yardsticks, or {ALL}")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="list the yardsticks and end")] = False,
+    target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
+    full: Annotated[bool, typer.Option("--full", help="longer than ten minutes")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Measures yardsticks; without a name, lists them."""
+    if show_list or not names:
+        _print_list(as_json)
+        return
+    chosen = list(YARDSTICKS) if names == [ALL] else names
+    unknown = [name for name in chosen if name not in YARDSTICKS]
+    if unknown:
+        raise InvalidRequest(f"no yardstick {unknown[0]!r}; there are: {', '.join(YARDSTICKS)}", field="NAME")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    from deploy.bench.harness import BenchOptions, report
+
+    results = []
+    for name in chosen:
+        measure = import_module(YARDSTICKS[name].module).measure
+        outcome = asyncio.run(measure(BenchOptions(target, full, console.print)))
+        results.append(report(name, outcome))
+    _print_results(results, as_json)
+
+
+def _print_list(as_json: bool) -> None:
+    if as_json:
+        rows = [{"name": name, "arms": y.arms, "bar": y.bar} for name, y in YARDSTICKS.items()]
+        print(json.dumps({"yardsticks": rows}))
+        return
+    for name, yardstick in YARDSTICKS.items():
+        print(f"{name}: {yardstick.arms}; bar {yardstick.bar}")
+
+
+def _print_results(results: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results[0] if len(results) == 1 else {"results": results}))
+        return
+    for result in results:
+        met = "met" if result["pass"] else "NOT met"
+        print(f"{result['name']}: {result['value']:.4g} {result['unit']} (bar {result['bar']:g}, {met})")
+        for arm, values in result["arms"].items():
+            print(f"  {arm}: {values['median']:.4g} ({values['low']:.4g} to {values['high']:.4g})")
