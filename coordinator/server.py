@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
+
+import grpc
 
 from coordinator.coordinator import Coordinator
 from coordinator.generation import Generation
@@ -12,6 +15,7 @@ from protos import coordinator_pb2 as pb
 from protos import rpc
 
 NAME = "dlite.v1.Coordinator"
+_STATUS_SECONDS = 1.0
 
 
 class CoordinatorServicer:
@@ -20,6 +24,7 @@ class CoordinatorServicer:
     def __init__(self, coordinator: Coordinator, client_stall_seconds: float) -> None:
         self._coordinator = coordinator
         self._client_stall_seconds = client_stall_seconds
+        self._statuses: set[asyncio.Task[None]] = set()
 
     def service(self) -> rpc.Service:
         return rpc.Service(
@@ -45,7 +50,7 @@ class CoordinatorServicer:
         # Also when the client goes away while nothing is sent: then no exception reaches this frame.
         add_done_callback: Any = context.add_done_callback
         add_done_callback(on_done)
-        watch = asyncio.create_task(self._cut_when_stalled(generation, call))
+        watch = asyncio.create_task(self._cut_when_stalled(generation, context, call))
         try:
             async for response in generation.outlet.messages():
                 yield response
@@ -53,12 +58,23 @@ class CoordinatorServicer:
             watch.cancel()
             generation.abort()
 
-    async def _cut_when_stalled(self, generation: Generation, call: asyncio.Task[object] | None) -> None:
-        """A client that goes on not reading must not hold the call for ever."""
+    async def _cut_when_stalled(
+        self, generation: Generation, context: rpc.Context, call: asyncio.Task[object] | None
+    ) -> None:
+        """A client that goes on not reading must not hold the call for ever.
+
+        The status is queued before the call is cancelled: a cancelled call alone sends none, and a
+        client that reads again later would wait for ever.
+        """
         await generation.wait_ended()
-        if generation.is_stalled and call is not None:
-            await asyncio.sleep(self._client_stall_seconds)
-            call.cancel()
+        if not generation.is_stalled or call is None:
+            return
+        await asyncio.sleep(self._client_stall_seconds)
+        status = asyncio.create_task(_send_cancelled(context))
+        self._statuses.add(status)
+        status.add_done_callback(self._statuses.discard)
+        await asyncio.wait({status}, timeout=_STATUS_SECONDS)
+        call.cancel()
 
     async def abort(self, message: pb.AbortRequest, context: rpc.Context) -> pb.AbortResponse:
         return pb.AbortResponse(found=self._coordinator.abort(message.request_id))
@@ -73,3 +89,9 @@ class CoordinatorServicer:
 
     async def tokenize(self, message: pb.TokenizeRequest, context: rpc.Context) -> pb.TokenizeResponse:
         return pb.TokenizeResponse(token_ids=await self._coordinator.tokenize(message))
+
+
+async def _send_cancelled(context: rpc.Context) -> None:
+    """Queues the status behind what the client has not read yet."""
+    with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError):
+        await context.abort(grpc.StatusCode.CANCELLED, "the client stopped reading")

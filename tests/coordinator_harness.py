@@ -211,6 +211,12 @@ async def complete(
     return answer, messages, failure
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits until something holds; the test's own time limit ends it otherwise."""
+    while not holds():  # noqa: ASYNC110 - what is watched has no event
+        await asyncio.sleep(0.005)
+
+
 class TargetServer:
     """The table target behind real gRPC. One stream at a time; a new one replaces the old."""
 
