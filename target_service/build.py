@@ -111,6 +111,8 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
         max_context=max_context,
         max_verify_block_size=config.max_verify_block_size,
         eos_ids=loaded.eos_ids,
+        prefix_root=model_fingerprint(loaded.folder).encode(),
+        uses_prefix_cache=config.prefix_cache,
     )
     description = _describe(loaded, model, limits, config)
     files = tokenizer_files(loaded.folder)

@@ -60,6 +60,7 @@ class Open:
     sampling_key: bytes
     params: SamplingParams
     want_features: bool = False
+    fork_of: str = ""  # request whose pages hold a prefix of token_ids
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Verdict:
     finish_reason: FinishReason | None = None
     timing: Timing = field(default_factory=Timing)
     recomputed_tokens: int = 0
+    cached_tokens: int = 0  # Open only: found in the prefix cache or a fork's source
 
     def as_partial(self) -> Verdict:
         """A Run's verdict that is not its last."""

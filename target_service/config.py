@@ -29,3 +29,4 @@ class TargetConfig(ServiceConfig):
     prefill_rows: int = Field(256, ge=1, description="rows of prefill in a step")
     max_context: int = Field(0, ge=0, description="longest prompt + text; 0: the model's own")
     max_verify_block_size: int = Field(32, ge=1, description="most rows of one verification")
+    prefix_cache: bool = Field(True, description="find the pages of past texts again")

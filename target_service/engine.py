@@ -19,6 +19,7 @@ from target_service.block_pool import BlockPool
 from target_service.commands import Address, Command, Event, Preempted, Verdict
 from target_service.limits import EngineLimits
 from target_service.packing import Extension, PackedStep, pack
+from target_service.page_sharing import PageSharing
 from target_service.requests import Requests
 from target_service.sampling import RowParams, choose
 from target_service.scheduler import Budget, Plan, Work, plan
@@ -45,6 +46,8 @@ class Model(Protocol):
 
     def forward(self, step: PackedStep) -> StepOutput: ...
 
+    def copy_page(self, source: int, destination: int) -> None: ...
+
 
 class Engine:
     """Owns every request's state.
@@ -60,7 +63,8 @@ class Engine:
     ) -> None:
         self.limits = limits
         self.pool = BlockPool(limits.num_pages, limits.page_size)
-        self.requests = Requests(self.pool, limits, model.vocab_size, clock)
+        self.sharing = PageSharing(self.pool, limits, model.copy_page)
+        self.requests = Requests(self.sharing, limits, model.vocab_size, clock)
         self.num_steps = 0
         self.num_rows = 0
         self._model = model
@@ -89,7 +93,13 @@ class Engine:
     def step(self) -> list[Event]:
         """Computes one step; returns its events, all verdicts before any features."""
         started = self._clock()
-        budget = Budget(self.pool.num_free, self.limits.page_size, self.limits.prefill_rows)
+        self._find_prefixes()
+        budget = Budget(
+            self.pool.num_available,
+            self.limits.page_size,
+            self.limits.prefill_rows,
+            self.pool.references,
+        )
         step_plan = plan(self.requests.all(), budget)
         events = self._evict(step_plan)
         if not step_plan.work:
@@ -104,11 +114,17 @@ class Engine:
             work.sequence.active.forward_seconds += forwarded - started
         return events + self._settle(step_plan, output, forwarded)
 
+    def _find_prefixes(self) -> None:
+        """Looks up sequences that have nothing in the KV, each time until they are computed."""
+        for sequence in sorted(self.requests.all(), key=lambda s: s.arrival):
+            if sequence.state is SequenceState.WAITING and not sequence.pages:
+                self.sharing.acquire(sequence)
+
     def _evict(self, step_plan: Plan) -> list[Event]:
         events: list[Event] = []
         for sequence in step_plan.evicted:
-            sequence.recomputed_tokens += sequence.kv_length
-            self.requests.release_pages(sequence)
+            sequence.lost_tokens += sequence.kv_length
+            self.sharing.release(sequence)
             last = sequence.last_round if sequence.active is None else sequence.active.number
             events.append(Preempted(Address(sequence.key, sequence.epoch, last)))
         return events
@@ -140,11 +156,13 @@ class Engine:
             assert sequence.active is not None
             if not work.decides:
                 sequence.kv_length += work.num_rows
+                self.sharing.publish(sequence)
                 continue
             sequence.active.sample_seconds += now - forwarded
             last = first + 1 + len(sequence.proposals)
             choices, features = tokens[first:last], output.features[first:last]
             events += advance(sequence, choices, features, self.limits.eos_ids, now)
+            self.sharing.publish(sequence)
             self._crop(sequence)
             first = last
         return [event for event in events if isinstance(event, Verdict)] + [
@@ -155,7 +173,7 @@ class Engine:
         """Frees whole pages beyond what stands: rejected rows, or everything of a finished text."""
         finished = sequence.finish_reason is not None
         keep = 0 if finished else self.pool.pages_for(sequence.kv_length)
-        self.requests.release_pages(sequence, keep)
+        self.sharing.release(sequence, keep)
 
 
 def decision_rows(sequence: Sequence) -> list[RowParams]:

@@ -16,6 +16,8 @@ class EngineLimits:
         max_context: longest prompt plus generated tokens.
         max_verify_block_size: most rows of one verification, anchor included.
         eos_ids: tokens that end a text.
+        prefix_root: what the prefix cache's hashes start from (model fingerprint).
+        uses_prefix_cache: whether pages of past texts are found again.
     """
 
     page_size: int
@@ -24,3 +26,5 @@ class EngineLimits:
     max_context: int
     max_verify_block_size: int
     eos_ids: frozenset[int]
+    prefix_root: bytes = b""
+    uses_prefix_cache: bool = True

@@ -92,6 +92,10 @@ class TargetModel:
     def hidden_size(self) -> int:
         return int(self.model.config.hidden_size)
 
+    def copy_page(self, source: int, destination: int) -> None:
+        """Copies the keys and values of one page, all layers."""
+        self.kv.copy_page(source, destination)
+
     def forward(self, step: PackedStep) -> StepOutput:
         """One pass over the packed rows; writes their keys and values into the pages."""
         self._taps.start(step.decision_rows)

@@ -55,6 +55,13 @@ class PagedKV:
         """Keys and values [T, H, C] of a context; a slice (contiguous pages) copies nothing."""
         return self.keys[layer][slots], self.values[layer][slots]
 
+    def copy_page(self, source: int, destination: int) -> None:
+        """Copies one page's keys and values, all layers."""
+        size = self.page_size
+        rows, target = source * size, destination * size
+        self.keys[:, target : target + size] = self.keys[:, rows : rows + size]
+        self.values[:, target : target + size] = self.values[:, rows : rows + size]
+
     def page_bytes(self, page: int) -> bytes:
         """All layers' content of one page, for tests that watch shared pages."""
         rows = slice(page * self.page_size, (page + 1) * self.page_size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from target_service.block_pool import BlockPool
 from target_service.commands import (
     Close,
     Closed,
@@ -24,6 +23,7 @@ from target_service.commands import (
 )
 from target_service.fencing import Action, check
 from target_service.limits import EngineLimits
+from target_service.page_sharing import PageSharing
 from target_service.refusals import out_of_step, refusal_of, stale_epoch
 from target_service.sequence import Answer, Sequence
 from target_service.settling import end_run, replay
@@ -33,7 +33,7 @@ class Requests:
     """The table of open requests.
 
     Args:
-        pool: where freed pages go.
+        sharing: gives pages back, and finds those of a fork's source.
         limits: what an Open may ask for.
         vocab_size: token ids must be below it.
         clock: seconds, monotonic.
@@ -41,12 +41,12 @@ class Requests:
 
     def __init__(
         self,
-        pool: BlockPool,
+        sharing: PageSharing,
         limits: EngineLimits,
         vocab_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool = pool
+        self._sharing = sharing
         self._limits = limits
         self._vocab_size = vocab_size
         self._clock = clock
@@ -89,13 +89,17 @@ class Requests:
 
     def _open(self, command: Open, sequence: Sequence | None) -> list[Event]:
         if sequence is not None:
-            self.release_pages(sequence)
+            self._sharing.release(sequence)
             del self._sequences[command.address.key]
         refusal = refusal_of(command, self._limits, self._vocab_size)
         if refusal is not None:
             return [refusal]
         self._num_arrivals += 1
-        self._sequences[command.address.key] = Sequence(command, self._num_arrivals, self._clock)
+        opened = Sequence(command, self._num_arrivals, self._clock)
+        self._sequences[command.address.key] = opened
+        source = self._sequences.get(RequestKey(command.address.key.coordinator_id, command.fork_of))
+        if source is not None and source is not opened:
+            self._sharing.fork(source, opened)
         return []
 
     def _begin(self, command: Command, sequence: Sequence) -> list[Event]:
@@ -117,7 +121,7 @@ class Requests:
     def _close(self, command: Close, sequence: Sequence | None) -> list[Event]:
         key = command.address.key
         if sequence is not None:
-            self.release_pages(sequence)
+            self._sharing.release(sequence)
             del self._sequences[key]
         epochs = self._closed.setdefault(key.coordinator_id, {})
         epochs[key.request_id] = max(command.address.epoch, epochs.get(key.request_id, 0))
@@ -126,17 +130,11 @@ class Requests:
     def drop_coordinator(self, coordinator_id: str) -> None:
         """A coordinator's stream has ended: frees its requests and forgets its closed epochs."""
         for key in [key for key in self._sequences if key.coordinator_id == coordinator_id]:
-            self.release_pages(self._sequences.pop(key))
+            self._sharing.release(self._sequences.pop(key))
         self._closed.pop(coordinator_id, None)
-
-    def release_pages(self, sequence: Sequence, keep: int = 0) -> None:
-        """Gives back all pages after the first `keep`, and forgets what they held."""
-        self._pool.release(sequence.pages[keep:])
-        del sequence.pages[keep:]
-        sequence.kv_length = min(sequence.kv_length, keep * self._pool.page_size)
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a page or a sequence breaks its invariant."""
         for sequence in self._sequences.values():
-            sequence.check_integrity(self._pool.page_size)
-        self._pool.check_integrity(sequence.pages for sequence in self._sequences.values())
+            sequence.check_integrity(self._limits.page_size)
+        self._sharing.check_integrity(sequence.pages for sequence in self._sequences.values())

@@ -8,7 +8,8 @@ older than the sequence that needs the page; so the oldest always gets on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from target_service.commands import Verify
@@ -34,11 +35,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a step may use: free pages, page size, rows of prefill."""
+    """What a step may use.
+
+    Args:
+        free_pages: pages that can be allocated now.
+        page_size: tokens a page holds.
+        prefill_rows: rows of prefill, over all sequences.
+        references: how many sequences list a page; evicting one of several frees nothing.
+    """
 
     free_pages: int
     page_size: int
     prefill_rows: int
+    references: Callable[[int], int] = lambda _page: 1
 
 
 def cohort_of(sequence: Request) -> int | None:
@@ -80,6 +89,8 @@ class _Pages:
         self.page_size = budget.page_size
         self.evicted: list[Request] = []
         self._planned: set[int] = set()
+        self._references = budget.references
+        self._dropped: Counter[int] = Counter()
         self._holders = sorted((s for s in sequences if s.pages), key=lambda s: s.arrival)
 
     def reserve(self, sequence: Request) -> int | None:
@@ -92,10 +103,15 @@ class _Pages:
                 return None
             self._holders.remove(victim)
             self.evicted.append(victim)
-            self.free += len(victim.pages)
+            self.free += self._drop(victim.pages)
         self.free -= needed
         self._planned.add(id(sequence))
         return needed
+
+    def _drop(self, pages: Sequence[int]) -> int:
+        """How many of a victim's pages nobody else holds."""
+        self._dropped.update(pages)
+        return sum(self._references(page) == self._dropped[page] for page in pages)
 
     def _newest_after(self, sequence: Request) -> Request | None:
         if not self._holders or self._holders[-1].arrival <= sequence.arrival:

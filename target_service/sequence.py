@@ -96,11 +96,13 @@ class Sequence:
         self.params: SamplingParams = command.params
         self.kv_length = 0
         self.pages: list[int] = []
+        self.page_hashes: list[bytes] = []  # of the full pages, for the prefix cache
+        self.cached_tokens = 0
+        self.lost_tokens = 0  # KV rows given up by an eviction, until they are found or computed
         self.pivot_features: torch.Tensor | None = None  # [m, D] of position kv_length - 1
         self.finish_reason: FinishReason | None = None
         self.last_round = -1
         self.answer: Answer | None = None
-        self.recomputed_tokens = 0
         self._clock = clock
         self.active: ActiveRound | None = None
         self.begin(command)
@@ -159,8 +161,8 @@ class Sequence:
         self.active = None
 
     def take_recomputed(self) -> int:
-        """Rows lost to evictions since the last verdict; resets the count."""
-        count, self.recomputed_tokens = self.recomputed_tokens, 0
+        """Rows lost to evictions and computed again since the last verdict; resets the count."""
+        count, self.lost_tokens = self.lost_tokens, 0
         return count
 
     def check_integrity(self, page_size: int) -> None:
@@ -170,3 +172,4 @@ class Sequence:
             return
         assert 0 <= self.kv_length < self.committed_length, f"{self!r}: KV must trail the anchor"
         assert len(self.pages) * page_size >= self.kv_length, f"{self!r}: pages miss tokens"
+        assert len(self.page_hashes) <= self.kv_length // page_size, f"{self!r}: a hash of no page"

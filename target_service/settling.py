@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from target_service.commands import Command, Event, Features, Fetch, Run, Verdict
+from target_service.commands import Command, Event, Features, Fetch, Open, Run, Verdict
 from target_service.sequence import Answer, Sequence
 from target_service.verification import decide
 
@@ -59,6 +59,7 @@ def advance(
         finish_reason=decision.finish_reason,
         timing=sequence.active.timing(now),
         recomputed_tokens=sequence.take_recomputed(),
+        cached_tokens=sequence.cached_tokens if isinstance(sequence.active.command, Open) else 0,
     )
     if isinstance(sequence.active.command, Run):
         return _advance_run(sequence, verdict, now)

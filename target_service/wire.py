@@ -87,6 +87,7 @@ def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
         sampling_key=message.sampling_key,
         params=params_from(message.params),
         want_features=message.want_features,
+        fork_of=message.fork_of,
     )
 
 
@@ -156,6 +157,7 @@ def _verdict_to(event: c.Verdict) -> target_pb2.Verdict:
         finish_reason=_FINISH_REASONS[event.finish_reason],
         timing=_timing_to(event.timing),
         recomputed_tokens=event.recomputed_tokens,
+        cached_tokens=event.cached_tokens,
     )
 
 

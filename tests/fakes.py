@@ -78,6 +78,9 @@ class TableTarget:
     def vocab_size(self) -> int:
         return int(self.table.shape[0])
 
+    def copy_page(self, source: int, destination: int) -> None:
+        """No KV, nothing to copy."""
+
     def forward(self, step: PackedStep) -> StepOutput:
         tokens = step.token_ids[step.decision_rows]
         positions = step.positions[step.decision_rows]

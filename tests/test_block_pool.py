@@ -23,11 +23,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, PAGES))
     def allocate(self, count: int) -> None:
-        free = self.pool.num_free
+        free = self.pool.num_available
         if count > free:
             with pytest.raises(OutOfPages):
                 self.pool.allocate(count)
-            assert self.pool.num_free == free
+            assert self.pool.num_available == free
         else:
             self.held.append(self.pool.allocate(count))
 
@@ -42,7 +42,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def whole(self) -> None:
         self.pool.check_integrity(self.held)
-        assert self.pool.num_free == PAGES - sum(map(len, self.held))
+        assert self.pool.num_available == PAGES - sum(map(len, self.held))
 
 
 TestPool = PoolMachine.TestCase

@@ -31,7 +31,7 @@ def test_planted_eos_at_every_slot(slot: int) -> None:
     assert driver.generated[-1] == eos
     assert verdict.finish_reason is FinishReason.STOP
     assert verdict.num_accepted <= len(verdict.tokens)
-    assert engine.pool.num_free == engine.pool.num_pages, "KV holds something past EOS"
+    assert engine.pool.num_available == engine.pool.num_pages, "KV holds something past EOS"
     assert engine.requests.all()[0].kv_length == 0
     assert not [event for event in driver.events[-1:] if isinstance(event, c.Features)]
 
@@ -54,7 +54,7 @@ def test_eos_as_first_token_ends_open() -> None:
     driver = Driver(engine)
     verdict = driver.open(PROMPT, params(20))
     assert verdict.finish_reason is FinishReason.STOP
-    assert engine.pool.num_free == engine.pool.num_pages
+    assert engine.pool.num_available == engine.pool.num_pages
 
 
 def test_stop_token_ids() -> None:
@@ -76,7 +76,7 @@ def test_limit_with_an_oracle(max_tokens: int) -> None:
         assert verdict.num_verified <= max_tokens - 1
     assert len(driver.generated) == max_tokens
     assert driver.finish_reason is FinishReason.LENGTH
-    assert engine.pool.num_free == engine.pool.num_pages
+    assert engine.pool.num_available == engine.pool.num_pages
 
 
 def drive_all(engine: Engine, drivers: list[Driver], prompts: list[list[int]], max_tokens: int) -> None:
@@ -107,7 +107,7 @@ def test_a_small_pool_finishes_everyone_with_the_ids_of_solo_runs() -> None:
     drivers = [Driver(engine, str(i)) for i in range(3)]
     drive_all(engine, drivers, prompts, 60)
     assert [driver.generated for driver in drivers] == references
-    assert engine.pool.num_free == 8
+    assert engine.pool.num_available == 8
     preempted = [event for driver in drivers for event in driver.events if isinstance(event, c.Preempted)]
     assert preempted, "the pool was meant to be too small for three"
     assert not [e for e in drivers[0].events if isinstance(e, c.Preempted)], "the oldest was evicted"
@@ -146,7 +146,7 @@ def test_random_cancels_return_every_page() -> None:
             driver.close()
             engine.requests.check_integrity()
     engine.drop_coordinator("test")
-    assert engine.pool.num_free == 24
+    assert engine.pool.num_available == 24
     engine.requests.check_integrity()
 
 

@@ -114,7 +114,7 @@ async def cross(
                     wrong.append(f"v={v} j={j} T={temperature} request {i}: {ids} != {references[i]}")
                 wrong += _counts(finished, v, j)
             engine.requests.check_integrity()
-            assert engine.pool.num_free == engine.pool.num_pages
+            assert engine.pool.num_available == engine.pool.num_pages
     return wrong
 
 

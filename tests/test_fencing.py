@@ -110,7 +110,7 @@ def test_nothing_returns_after_close() -> None:
     assert engine.apply(c.Close(at(0))) == [c.Closed(at(0))]
     for command in (open_command(5), open_command(3), c.Verify(at(1), 3), c.Run(at(1), 3, 2), c.Hold(at(0))):
         assert only_refusal(engine.apply(command)).code is RefusalCode.STALE_EPOCH
-    assert engine.pool.num_free == 64
+    assert engine.pool.num_available == 64
     assert engine.apply(open_command(6)) == []
 
 
@@ -209,7 +209,7 @@ def test_close_while_a_round_waits_frees_it() -> None:
     engine.apply(c.Verify(at(1), 3, (6,)))
     engine.apply(c.Close(at(0)))
     assert not engine.has_work()
-    assert engine.pool.num_free == 64
+    assert engine.pool.num_available == 64
 
 
 def test_a_coordinator_that_leaves_frees_its_requests_only() -> None:

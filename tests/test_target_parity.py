@@ -154,7 +154,7 @@ def test_rollback_across_pages(length: int, proposals: int, accepted: int, durin
     driver.take(engine.step())
     assert (peak, len(sequence.pages)) == (during, after)
     assert sequence.kv_length == length + 1 + accepted
-    assert engine.pool.num_free == 64 - after
+    assert engine.pool.num_available == 64 - after
 
 
 def test_dirty_pages_do_not_leak_into_features() -> None:

@@ -242,7 +242,7 @@ async def test_eof_without_end_frees_everything() -> None:
         await watcher.command(target_pb2.Command(request_id="after", epoch=1, close=target_pb2.Close()))
         await watcher.next("closed")
         engine = running.service._built.engine
-        assert engine.pool.num_free == engine.pool.num_pages
+        assert engine.pool.num_available == engine.pool.num_pages
         assert len(engine.requests) == 0
 
 

@@ -40,7 +40,7 @@ async def test_every_source_gives_the_plain_text(temperature: float) -> None:
                 assert rounds == 0 if v == 1 else rounds > 0 or source == "LOOKUP"
         assert all(reply.finished.ledger.feature_bytes == 0 for reply in plain)
         engine = built.engine
-        assert engine.pool.num_free == engine.pool.num_pages
+        assert engine.pool.num_available == engine.pool.num_pages
 
 
 async def test_one_token_asks_no_drafter() -> None:
