@@ -1,0 +1,188 @@
+"""`dlite coordinator` and `dlite generate` as processes, against a table target in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from coordinator.client import Client
+from coordinator.coordinator import SOURCES
+from coordinator.generate import GenerateOptions, build_request
+from protos import coordinator_pb2
+from protos.errors import InvalidRequest
+from tests.coordinator_fakes import TableEngine, saying
+from tests.coordinator_harness import request, serve_target, until
+
+TEXT = "日本 says hello, and says hello again"
+
+CHAT_WITHOUT_TORCH = """
+import asyncio, sys
+from coordinator.client import Client
+from coordinator.config import CoordinatorConfig
+from coordinator.startup import start_coordinator
+from protos import coordinator_pb2
+
+async def main():
+    running = await start_coordinator(CoordinatorConfig(target_address=sys.argv[1]))
+    async with Client(running.address) as client:
+        message = coordinator_pb2.ChatMessage(role="user", content="hi")
+        request = coordinator_pb2.GenerateRequest(messages=[message], temperature=0.0)
+        print((await client.complete(request)).text)
+    await running.stop()
+
+asyncio.run(main())
+print([name for name in ("torch", "tensorflow", "jax") if name in sys.modules])
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def start(*args: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def run(*args: str) -> Done:
+    process = await start(*args)
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+async def dlite(*args: str) -> Done:
+    return await run("-m", "deploy.cli", *args)
+
+
+@asynccontextmanager
+async def coordinator_process(engine: TableEngine) -> AsyncIterator[tuple[str, Any]]:
+    """A coordinator as a process; ends with code 0 on SIGTERM, one JSON line on stdout."""
+    async with serve_target(engine) as (target_address, _):
+        process = await start("-m", "deploy.cli", "coordinator", "--target-address", target_address, "--json")
+        assert process.stdout is not None
+        ready = json.loads(await process.stdout.readline())
+        assert ready["pid"] == process.pid
+        try:
+            yield ready["address"], process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            out, err = await process.communicate()
+        assert out == b""
+        assert process.returncode == 0, err.decode()
+        assert b"Traceback" not in err
+
+
+async def test_generate_streams_text_and_tells_usage() -> None:
+    async with coordinator_process(TableEngine(saying(TEXT))) as (address, _):
+        plain = await dlite("generate", "hi", "--address", address, "--temperature", "0")
+        assert (plain.code, plain.out) == (0, TEXT + "\n")
+        assert f"{len(TEXT.encode()) + 1} tokens" in plain.err
+        off = await dlite("generate", "hi", "--address", address, "--raw", "--source", "off", "--json")
+        report = json.loads(off.out)
+        assert report["text"] == TEXT
+        assert report["accept_length"] is None
+        assert report["usage"]["prompt_tokens"] == 2
+        assert report["finish_reason"] == "stop"
+        cut = await dlite("generate", "hi", "--address", address, "--max-tokens", "3", "--stop", "zz")
+        assert cut.out == "日\n"
+        bad = await dlite("generate", "hi", "--address", address, "--temperature", "-1")
+        assert bad.code == 2
+        assert "temperature" in bad.err
+        assert "Traceback" not in bad.err
+
+
+async def test_ctrl_c_aborts_the_request() -> None:
+    engine = TableEngine()
+    engine.step = lambda: []  # type: ignore[method-assign]
+    async with coordinator_process(engine) as (address, _):
+        process = await start("-m", "deploy.cli", "generate", "hi", "--address", address)
+        await until(lambda: bool(engine.sequences))
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+        assert process.returncode == 1
+        assert b"aborted" in err
+        assert b"Traceback" not in err
+        await until(lambda: not engine.sequences)
+
+
+async def test_sigterm_drains() -> None:
+    engine = TableEngine()
+    step, engine.step = engine.step, lambda: []  # type: ignore[method-assign]
+    async with coordinator_process(engine) as (address, process), Client(address) as client:
+        fields = {"max_tokens": 20, "mode": coordinator_pb2.SPECULATION_MODE_OFF}
+        answer = asyncio.create_task(client.complete(request(**fields)))
+        await until(lambda: engine.is_running)
+        process.send_signal(signal.SIGTERM)
+        engine.step = step  # type: ignore[method-assign]
+        assert len((await answer).token_ids) == 20
+
+
+async def test_a_chat_request_loads_no_torch() -> None:
+    async with serve_target(TableEngine(saying(TEXT))) as (address, _):
+        done = await run("-c", CHAT_WITHOUT_TORCH, address)
+    assert done.out == f"{TEXT}\n[]\n", done.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--target-address", "a:1", "--verify-block-size", "0"),
+        ("--target-address", "a:1", "--source", "oracle"),
+        ("--target-address", "a:1", "--no-such-flag"),
+    ],
+)
+async def test_bad_usage_is_code_2(flags: tuple[str, ...]) -> None:
+    done = await dlite("coordinator", *flags)
+    assert done.code == 2
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+async def test_nobody_at_the_address_is_code_1() -> None:
+    done = await dlite("generate", "hi", "--address", "127.0.0.1:1")
+    assert done.code == 1
+    assert "127.0.0.1:1" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_options_become_a_request() -> None:
+    options = GenerateOptions(
+        "p", max_tokens=5, temperature=0.0, seed=3, source="lookup", num_draft_tokens=2, as_chat=False
+    )
+    message = build_request(options)
+    assert message.prompt == "p"
+    assert message.seed == 3
+    assert message.HasField("temperature")
+    assert not message.HasField("top_p")
+    assert message.speculation.source == SOURCES["lookup"]
+    assert message.speculation.num_draft_tokens == 2
+    assert not message.speculation.HasField("verify_block_size")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        GenerateOptions("p", source="oracle"),
+        GenerateOptions("p", max_tokens=-1),
+        GenerateOptions("p", seed=-1),
+    ],
+)
+def test_options_that_are_no_request(options: GenerateOptions) -> None:
+    with pytest.raises(InvalidRequest, match="--"):
+        build_request(options)
