@@ -20,7 +20,8 @@ EXIT_BAD_USAGE = 2
 
 @dataclass(frozen=True)
 class Verb:
-    """Where the command of a verb is (a function of the verb's name), and what it does in a line."""
+    """Where the command of a verb is (a function of the verb's name, or a typer of commands), and what it
+    does in a line."""
 
     module: str
     summary: str
@@ -33,6 +34,7 @@ VERBS = {
     "up": Verb("deploy.up", "run all three on this machine, on free ports"),
     "generate": Verb("coordinator.cli", "complete one prompt"),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
+    "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 
@@ -58,8 +60,10 @@ def usage() -> str:
 def _run_verb(name: str, args: Sequence[str]) -> None:
     import typer
 
-    app = typer.Typer(add_completion=False)
-    app.command()(getattr(import_module(VERBS[name].module), name))
+    command = getattr(import_module(VERBS[name].module), name)
+    app = command if isinstance(command, typer.Typer) else typer.Typer(add_completion=False)
+    if app is not command:
+        app.command()(command)
     typer.main.get_command(app).main(args=list(args), prog_name=f"dlite {name}")
 
 

@@ -86,6 +86,14 @@ async def interleave(arms: Mapping[str, Measure], num_cycles: int, say: Say) -> 
     return runs
 
 
+def paired_ratios(runs: Sequence[Mapping[str, Any]], numerator: str, denominator: str) -> list[float]:
+    """Ratios of the n-th run of one arm to the n-th of the other: neighbours in time, so that a load
+    that comes and goes on the machine hits both."""
+    above = [run["value"] for run in runs if run["arm"] == numerator]
+    below = [run["value"] for run in runs if run["arm"] == denominator]
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     """Median and range of each arm."""
     names = dict.fromkeys(run["arm"] for run in runs)

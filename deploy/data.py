@@ -1,0 +1,69 @@
+"""`dlite data`: training data for a drafter. Light at import."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from deploy.demo_model import DEMO_MODEL
+
+_Item = TypeVar("_Item")
+
+data = typer.Typer(add_completion=False, no_args_is_help=True, help="Make and check training data.")
+
+
+@data.callback()
+def _group() -> None:
+    """Training data for a drafter."""
+
+
+@data.command()
+def export(
+    sequences: Annotated[Path, typer.Option(help="JSONL: prompt_len, ids, temperature, source.")],
+    out: Annotated[Path, typer.Option(help="Folder of shards; an interrupted export goes on.")],
+    target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name.")] = DEMO_MODEL,
+    num_tapped_layers: Annotated[int, typer.Option(min=2, help="m; must equal the drafter's.")] = 8,
+    history: Annotated[int, typer.Option(min=0, help="Prompt rows kept before each response.")] = 0,
+    feature_dtype: Annotated[str, typer.Option(help="float16, float32 or float64.")] = "float16",
+    dtype: Annotated[str, typer.Option(help="The target's, as in `dlite target`.")] = "auto",
+    step_rows: Annotated[int, typer.Option(min=1, help="Rows of one forward pass.")] = 512,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run token sequences through the target and store its states, for `dlite train`."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from deploy.demo_model import resolve_model
+    from target_service.export_job import ExportOptions, export_file
+
+    options = ExportOptions(
+        target=str(resolve_model(target)),
+        num_tapped_layers=num_tapped_layers,
+        history=history,
+        feature_dtype=feature_dtype,
+        dtype=dtype,
+        step_rows=step_rows,
+        threads=threads,
+        device=device,
+    )
+    manifest = export_file(sequences, out, options, lambda items, total, done: shown(items, total, done))
+    summary = {"sequences": manifest.num_sequences, "rows": manifest.num_rows, "shards": len(manifest.shards)}
+    typer.echo(json.dumps(summary) if as_json else f"{out}: {summary}")
+
+
+def shown(items: Iterable[_Item], total: int, done: int) -> Iterator[_Item]:
+    """Passes items through under a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("sequences", total=total, completed=done)
+        for item in items:
+            yield item
+            bar.advance(task)
