@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 
-from protos.errors import ContractMismatch, DliteError, InvalidRequest
+from protos.errors import ContractMismatch, DliteError, InvalidRequest, NotFound
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
@@ -69,7 +69,7 @@ def _run_verb(name: str, args: Sequence[str]) -> None:
 
 def exit_code(error: DliteError) -> int:
     """2 where the caller must change a flag, a configuration or a model; 1 otherwise."""
-    return EXIT_BAD_USAGE if isinstance(error, InvalidRequest | ContractMismatch) else EXIT_FAILED
+    return EXIT_BAD_USAGE if isinstance(error, InvalidRequest | ContractMismatch | NotFound) else EXIT_FAILED
 
 
 def run(argv: Sequence[str]) -> int:
