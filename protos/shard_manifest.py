@@ -17,8 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from protos.errors import ContractMismatch, NotFound
 
 MANIFEST = "manifest.json"
-FORMAT = "dlite-shards"
-VERSION = 1
 
 
 class _Record(BaseModel):

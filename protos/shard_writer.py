@@ -12,9 +12,7 @@ from safetensors.torch import save
 
 from protos.errors import ContractMismatch, InvalidRequest
 from protos.shard_manifest import (
-    FORMAT,
     MANIFEST,
-    VERSION,
     ShardFile,
     ShardManifest,
     ShardTarget,
@@ -95,8 +93,8 @@ class ShardWriter:
     def _start(self) -> ShardManifest:
         spec = self._spec
         fresh = ShardManifest(
-            format=FORMAT,
-            version=VERSION,
+            format="dlite-shards",
+            version=1,
             target=spec.target,
             tapped_layers=spec.tapped_layers,
             dtype=spec.dtype,  # type: ignore[arg-type]
