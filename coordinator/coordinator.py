@@ -12,11 +12,11 @@ from importlib import metadata
 from coordinator.bounds import limits_of
 from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
-from coordinator.generation import Generation
+from coordinator.generation import Generation, Prepared, prepare
 from coordinator.pairing import pairing_warnings
 from coordinator.ports import DraftPort, TargetPort
 from coordinator.prompt import num_prompt_chars, prompt_tokens
-from coordinator.request import PlanDefaults, Request, RequestContext, parse_request
+from coordinator.request import PlanDefaults, RequestContext, parse_request
 from coordinator.services import Epochs, RoundLimits, Services
 from coordinator.tokenizer import Tokenizer
 from protos import common_pb2, coordinator_pb2, rpc
@@ -25,8 +25,8 @@ from protos.errors import AlreadyExists, Busy, Unavailable
 
 # k without a drafter to ask for its block.
 _DEFAULT_DRAFT_TOKENS = 7
-# Longer prompts are tokenised off the event loop.
-_OFFLOAD_CHARS = 16 * 1024
+# Longer prompts (characters, or tokens) are tokenised and indexed off the event loop.
+_OFFLOAD_CHARS = 8 * 1024
 _RETRY_SECONDS = 1.0
 
 
@@ -94,9 +94,8 @@ class Coordinator:
         self._check_room(request_id)
         self._admitting.add(request_id)
         try:
-            request = await self._parse(message, request_id)
             generation = Generation(
-                request,
+                await self._prepare(message, request_id),
                 self._services,
                 self._limits,
                 self._backends.tokenizer,
@@ -163,17 +162,22 @@ class Coordinator:
         if running:
             await asyncio.wait(running)
 
-    async def _parse(self, message: coordinator_pb2.GenerateRequest, request_id: str) -> Request:
+    async def _prepare(self, message: coordinator_pb2.GenerateRequest, request_id: str) -> Prepared:
+        """Validates and indexes a request; a long one off the event loop."""
         context = RequestContext(
             limits_of(self._backends.target.describe),
             self._backends.tokenizer,
             self._plan_defaults(),
             self._random_bytes,
         )
-        if num_prompt_chars(message.messages, message.prompt) <= _OFFLOAD_CHARS:
-            return parse_request(message, request_id, context)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, parse_request, message, request_id, context)
+
+        def work() -> Prepared:
+            return prepare(parse_request(message, request_id, context))
+
+        size = num_prompt_chars(message.messages, message.prompt) + len(message.token_ids)
+        if size <= _OFFLOAD_CHARS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(None, work)
 
     def _check_room(self, request_id: str) -> None:
         if self._draining:

@@ -43,6 +43,8 @@ class Delivery:
         self._send(update.piece.token_ids, update.piece.text)
         if self._session.is_finished and not update.stop:
             self.flush()
+            if self.stop_string:
+                self._session.finish(FINISH_REASON_STOP, len(self._session.tokens))
         return update.num_used
 
     def flush(self) -> None:

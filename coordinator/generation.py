@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinator.delivery import Delivery
 from coordinator.lookup import LookupIndex
@@ -28,6 +29,19 @@ from protos.errors import DliteError
 log = logging.getLogger("dlite.coordinator")
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A validated request and the index of its tokens; None when it does not use lookup drafts."""
+
+    request: Request
+    lookup: LookupIndex | None
+
+
+def prepare(request: Request) -> Prepared:
+    """Indexes the request's tokens: the part of admission that grows with the prompt."""
+    return Prepared(request, LookupIndex(request.token_ids) if request.plan.uses_lookup else None)
+
+
 class Generation:
     """A running request.
 
@@ -38,14 +52,14 @@ class Generation:
 
     def __init__(
         self,
-        request: Request,
+        prepared: Prepared,
         services: Services,
         limits: RoundLimits,
         tokenizer: Tokenizer,
         max_queued: int,
         on_end: Callable[[Generation], None],
     ) -> None:
-        self.request = request
+        request = self.request = prepared.request
         self.outlet = Outlet(max_queued)
         self.is_stalled = False
         self._on_end = on_end
@@ -53,9 +67,8 @@ class Generation:
         self._started = self._now()
         prompt, resumed = _split(request)
         self._session = Session([*prompt, *resumed], request.num_prompt_tokens, request.params.max_tokens)
-        lookup = LookupIndex(request.token_ids) if request.plan.uses_lookup else None
         text = TextStream(tokenizer.decode, request.stop, resumed)
-        self._delivery = Delivery(self._session, text, self.outlet, lookup)
+        self._delivery = Delivery(self._session, text, self.outlet, prepared.lookup)
         self._rounds = Rounds(request, self._session, services, limits, self._delivery)
         self._task: asyncio.Task[None] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.coordinator_harness import (
     complete,
     make_coordinator,
     request,
+    until,
 )
 
 K = 8
@@ -428,6 +430,32 @@ async def test_cancel_at_each_stage_closes_at_the_target(stage: str) -> None:
     assert engine.closes[0][2] == 3 + num_tokens
     assert not engine.sequences
     assert not coordinator.abort("r")
+
+
+async def test_random_cancels_leave_nothing_behind() -> None:
+    engine = TableEngine(cycling(12))
+    coordinator = make_coordinator(TablePort(engine), ScriptedDrafter(engine, 2))
+    rng = random.Random(5)
+    for number in range(200):
+        generation = await coordinator.admit(request(max_tokens=60, k=3, request_id=f"r{number % 7}"))
+        for _ in range(rng.randint(0, 40)):
+            await asyncio.sleep(0)
+        generation.abort()
+        messages = [message async for message in generation.outlet.messages()]
+        num_tokens = sum(len(message.delta.token_ids) for message in messages)
+        assert messages[-1].finished.usage.completion_tokens == num_tokens
+    assert coordinator.num_running == 0
+    assert not engine.sequences
+
+
+async def test_a_target_that_owes_an_answer_for_too_long_is_suspected() -> None:
+    engine = TableEngine()
+    port = TablePort(engine, on_command=lambda command: [])
+    coordinator = make_coordinator(port, resend_seconds=0.01, hang_seconds=0.05)
+    generation = await coordinator.admit(request(max_tokens=5))
+    await until(lambda: port.num_suspected > 0)
+    generation.abort()
+    await generation.wait_ended()
 
 
 @pytest.mark.parametrize("fields", [{"mode": OFF}, {"source": DRAFTER}])
