@@ -49,25 +49,43 @@ def paged_attention(
     """
     layer = module.layer_idx
     assert isinstance(layer, int)
+    outputs = attend(layer, (query[0], key[0], value[0]), paged, scaling)
+    return outputs[None], None
+
+
+def attend(
+    layer: int,
+    heads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],  # [A, N, C], [H, N, C], [H, N, C]
+    paged: StepContext,
+    scaling: float | None,
+) -> torch.Tensor:
+    """Stores the step's keys and values of one layer, then attends each sequence to its own pages.
+
+    Args:
+        heads: queries, keys and values of the step's rows.
+
+    Returns:
+        [N, A, C], not contiguous.
+    """
+    queries, keys, values = heads
     step, kv = paged.step, paged.kv
-    kv.write(layer, step.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    kv.write(layer, step.slots, keys, values)
     outputs = []
     for span in step.spans:
-        keys, values = kv.read(layer, span.context)
-        rows = query[:, :, span.first_row : span.first_row + span.num_rows]
+        past_keys, past_values = kv.read(layer, span.context)
         outputs.append(
             F.scaled_dot_product_attention(
-                rows,
-                keys.transpose(0, 1)[None],
-                values.transpose(0, 1)[None],
+                queries[None, :, span.first_row : span.first_row + span.num_rows],
+                past_keys[None],
+                past_values[None],
                 attn_mask=span.mask,
                 is_causal=span.is_causal,
                 scale=scaling,
                 enable_gqa=True,
-            )
+            )[0]
         )
-    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return joined.transpose(1, 2), None
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)  # [A, N, C]
+    return joined.transpose(0, 1)
 
 
 def no_mask(*_: Any, **__: Any) -> None:

@@ -109,13 +109,17 @@ class TargetModel:
         return StepOutput(logits=output.logits[0], features=self._taps.take())
 
     @torch.inference_mode()
-    def self_test(self) -> None:
+    def self_test(self, stock: torch.Tensor | None = None) -> None:
         """Compares the paged path with the stock model on a short prompt, in two chunks.
+
+        Args:
+            stock: `self_test_logits` of the model before its modules were swapped; computed here
+                when they were not.
 
         Raises:
             ContractMismatch: the architecture does something our attention does not.
         """
-        tokens = tuple(range(1, 1 + min(SELF_TEST_LENGTH, self.vocab_size - 1)))
+        tokens = self_test_tokens(self.model)
         pages = tuple(range(-(-len(tokens) // self.kv.page_size)))
         chunks = (
             Extension(tokens[:3], 0, pages, 0),
@@ -123,10 +127,9 @@ class TargetModel:
         )
         for chunk in chunks:
             paged = self.forward(pack([chunk], self.kv.page_size, self.device)).logits
-        self.model.set_attn_implementation("sdpa")
-        stock = self.model(input_ids=torch.tensor([tokens], device=self.device), use_cache=False).logits
-        self.model.set_attn_implementation(attention.KERNEL_NAME)
-        difference = float((paged - stock[0, 3:]).abs().max())
+        if stock is None:
+            stock = self_test_logits(self.model)
+        difference = float((paged - stock[3:]).abs().max())
         tolerance = SELF_TEST_TOLERANCE.get(paged.dtype, float(stock.abs().max()) * 0.1)
         if not difference <= tolerance:
             name = type(self.model).__name__
@@ -135,6 +138,22 @@ class TargetModel:
                 f"(at most {tolerance:.3g}); this architecture is not supported",
                 field="target",
             )
+
+
+def self_test_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """A short prompt of ids that every model has."""
+    return tuple(range(1, 1 + min(SELF_TEST_LENGTH, int(model.config.vocab_size) - 1)))
+
+
+@torch.inference_mode()
+def self_test_logits(model: PreTrainedModel) -> torch.Tensor:
+    """[T, V] of the self-test's prompt by the model's own modules and the library's attention."""
+    kernel = model.config._attn_implementation
+    model.set_attn_implementation("sdpa")
+    tokens = torch.tensor([self_test_tokens(model)], device=model.device)
+    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits[0]
+    model.set_attn_implementation(kernel)
+    return logits
 
 
 def kv_shape(model: PreTrainedModel) -> KVShape:

@@ -36,34 +36,40 @@ class PagedKV:
     def __init__(self, shape: KVShape, num_pages: int, page_size: int, device: torch.device) -> None:
         self.shape = shape
         self.page_size = page_size
-        size = (shape.num_layers, num_pages * page_size, shape.num_heads, shape.head_dim)
-        self.keys = torch.zeros(size, dtype=shape.dtype, device=device)  # [L, P*S, H, C]
+        # Heads first: the rows of one head follow one another, so a context of contiguous pages is
+        # read as it lies.
+        size = (shape.num_layers, shape.num_heads, num_pages * page_size, shape.head_dim)
+        self.keys = torch.zeros(size, dtype=shape.dtype, device=device)  # [L, H, P*S, C]
         self.values = torch.zeros(size, dtype=shape.dtype, device=device)
 
     def write(
         self,
         layer: int,
         slots: torch.Tensor,  # [N]
-        keys: torch.Tensor,  # [N, H, C]
-        values: torch.Tensor,  # [N, H, C]
+        keys: torch.Tensor,  # [H, N, C]
+        values: torch.Tensor,  # [H, N, C]
     ) -> None:
         """Stores the rows of one layer. Slots of one call are distinct."""
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)
+        self.keys[layer].index_copy_(1, slots, keys)
+        self.values[layer].index_copy_(1, slots, values)
 
     def read(self, layer: int, slots: torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [T, H, C] of a context; a slice (contiguous pages) copies nothing."""
-        return self.keys[layer][slots], self.values[layer][slots]
+        """Keys and values [H, T, C] of a context; a slice (contiguous pages) copies nothing."""
+        if isinstance(slots, slice):
+            return self.keys[layer][:, slots], self.values[layer][:, slots]
+        return self.keys[layer].index_select(1, slots), self.values[layer].index_select(1, slots)
 
     def copy_page(self, source: int, destination: int) -> None:
         """Copies one page's keys and values, all layers."""
-        size = self.page_size
-        rows, target = source * size, destination * size
-        self.keys[:, target : target + size] = self.keys[:, rows : rows + size]
-        self.values[:, target : target + size] = self.values[:, rows : rows + size]
+        rows, target = self._rows(source), self._rows(destination)
+        self.keys[:, :, target] = self.keys[:, :, rows]
+        self.values[:, :, target] = self.values[:, :, rows]
 
     def page_bytes(self, page: int) -> bytes:
         """All layers' content of one page, for tests that watch shared pages."""
-        rows = slice(page * self.page_size, (page + 1) * self.page_size)
-        both = torch.stack([self.keys[:, rows], self.values[:, rows]]).contiguous()
+        rows = self._rows(page)
+        both = torch.stack([self.keys[:, :, rows], self.values[:, :, rows]]).contiguous()
         return both.reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+
+    def _rows(self, page: int) -> slice:
+        return slice(page * self.page_size, (page + 1) * self.page_size)
