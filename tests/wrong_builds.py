@@ -1,4 +1,4 @@
-"""Wrong builds that the suite must catch: each replaces one public function and names its check.
+"""Wrong builds that the suite must catch: each replaces one function and names its check.
 
 A check is a test function that is called in process, with the build's arguments, while the wrong
 function is in place; it must raise AssertionError.
@@ -6,16 +6,24 @@ function is in place; it must raise AssertionError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
+from coordinator.session import Session
+from draft_service import sampling as draft_sampling
 from protos import noise
+from target_service import commands as c
+from target_service import fencing, sampling, settling, verification
+from target_service.fencing import Action
+from target_service.verification import Decision, Limits
 
 Apply = Callable[[pytest.MonkeyPatch], None]
+_OURS = ("protos", "target_service", "draft_service", "coordinator", "deploy", "tests")
 
 
 @dataclass(frozen=True)
@@ -35,29 +43,226 @@ class WrongBuild:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _exponential_rounded_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(h: torch.Tensor) -> torch.Tensor:
-        return -torch.log1p(-(h.to(torch.float32).add(0.5).mul(2.0**-32)))
+def everywhere(original: Any, wrong: Any) -> Apply:
+    """Replaces a function under every name that the project's modules have imported it by."""
 
-    monkeypatch.setattr(noise, "exponential", wrong)
+    def apply(monkeypatch: pytest.MonkeyPatch) -> None:
+        for module_name, module in list(sys.modules.items()):
+            if module_name.split(".")[0] not in _OURS or module_name == __name__:
+                continue
+            for name, value in list(vars(module).items()):
+                if value is original:
+                    monkeypatch.setattr(module, name, wrong)
+
+    return apply
 
 
-def _gumbel_by_two_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(h: torch.Tensor) -> torch.Tensor:
-        return -torch.log(h.to(torch.float32).add(0.5).mul(2.0**-32))
+def in_module(module: Any, name: str, wrong: Any) -> Apply:
+    """Replaces a name in one module only."""
+    return lambda monkeypatch: monkeypatch.setattr(module, name, wrong)
 
-    monkeypatch.setattr(noise, "exponential", wrong)
 
+# ---- noise ---------------------------------------------------------------------------------------
+
+
+def _exponential_of_rounded_u(h: torch.Tensor) -> torch.Tensor:
+    return -torch.log1p(-(h.to(torch.float32).add(0.5).mul(2.0**-32)))
+
+
+def _minus_log_of_rounded_u(h: torch.Tensor) -> torch.Tensor:
+    return -torch.log(h.to(torch.float32).add(0.5).mul(2.0**-32))
+
+
+# ---- law -----------------------------------------------------------------------------------------
+
+
+def _argmax(log_law: torch.Tensor, _states: object, _token_ids: torch.Tensor) -> torch.Tensor:
+    return log_law.argmax(dim=-1)
+
+
+def _other_domain(key: bytes, _domain: noise.Domain, position: int) -> tuple[int, int]:
+    return noise.row_state(key, noise.Domain.DRAFT, position)
+
+
+def _second_draw_after_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.test_law import P
+
+    generator = torch.Generator().manual_seed(0)
+    right = verification.decide
+
+    def wrong(choices: Sequence[int], proposals: Sequence[int], limits: Limits) -> Decision:
+        decision = right(choices, proposals, limits)
+        if decision.num_accepted == len(proposals):
+            return decision
+        again = int(torch.multinomial(P, 1, generator=generator))
+        return Decision((*decision.tokens[:-1], again), decision.num_accepted, decision.finish_reason)
+
+    everywhere(right, wrong)(monkeypatch)
+
+
+# ---- verification --------------------------------------------------------------------------------
+
+
+def _number_of_matches(choices: Sequence[int], proposals: Sequence[int]) -> int:
+    return sum(a == b for a, b in zip(choices, proposals, strict=False))
+
+
+def _decide_without(what: str) -> Callable[[Sequence[int], Sequence[int], Limits], Decision]:
+    """`decide` with one thing wrong."""
+
+    def wrong(choices: Sequence[int], proposals: Sequence[int], limits: Limits) -> Decision:
+        num_accepted = verification.accepted_prefix(choices, proposals)
+        tokens = tuple(choices[: num_accepted + 1])
+        if what == "bonus" and num_accepted == len(proposals) > 0:
+            tokens = tokens[:-1]
+        if what == "stop before cap" and len(tokens) >= limits.remaining:
+            return Decision(tokens[: limits.remaining], num_accepted, c.FinishReason.LENGTH)
+        stops = tokens[-1:] if what == "stop inside" else tokens
+        if any(token in limits.stop_ids for token in stops):
+            end = next(n for n, token in enumerate(tokens, 1) if token in limits.stop_ids)
+            return Decision(tokens[:end], min(num_accepted, end), c.FinishReason.STOP)
+        return Decision(tokens, num_accepted, None)
+
+    return wrong
+
+
+# ---- settling ------------------------------------------------------------------------------------
+
+
+def _pivot_of_the_block_end(
+    sequence: Any, choices: list[int], features: torch.Tensor, eos_ids: frozenset[int], now: float
+) -> list[c.Event]:
+    return _advance(sequence, choices, features[-1:].expand_as(features), eos_ids, now)
+
+
+def _kept_rejected_rows(
+    sequence: Any, choices: list[int], features: torch.Tensor, eos_ids: frozenset[int], now: float
+) -> list[c.Event]:
+    """Commits the choices of rejected rows too: each request advances by the whole block."""
+    proposals = sequence.proposals
+    num_accepted = verification.accepted_prefix(choices, proposals)
+    forced = [*proposals[:num_accepted], *choices[num_accepted:]]
+    sequence.active.command = _with_proposals(sequence.active.command, tuple(forced[: len(proposals)]))
+    return _advance(sequence, choices, features, eos_ids, now)
+
+
+def _with_proposals(command: Any, proposals: tuple[int, ...]) -> Any:
+    return replace(command, proposals=proposals) if isinstance(command, c.Verify) else command
+
+
+_advance = settling.advance
+
+# ---- protocol ------------------------------------------------------------------------------------
+
+
+def _fencing_that_takes(*actions: Action) -> Callable[..., Action]:
+    """Fencing that executes what it should have answered otherwise."""
+
+    def wrong(command: c.Command, sequence: Any, last_closed_epoch: int) -> Action:
+        action = _check(command, sequence, last_closed_epoch)
+        if action not in actions:
+            return action
+        return Action.OPEN if isinstance(command, c.Open) else Action.EXECUTE
+
+    return wrong
+
+
+_check = fencing.check
+
+
+def _session_takes_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Session.commit
+
+    def wrong(self: Session, verdict: Any) -> Any:
+        verdict.epoch = self.epoch
+        return right(self, verdict)
+
+    monkeypatch.setattr(Session, "commit", wrong)
+
+
+_EDGES = "tests/test_noise.py::test_edge_values_give_finite_positive_variates"
+_LAW = "tests/test_law.py::test_argmax_drafter_is_unbiased"
+_VERIFICATION = "tests/test_verification.py::"
 
 WRONG_BUILDS: dict[str, WrongBuild] = {
     "u-rounded-to-one": WrongBuild(
-        says="u is rounded to 1 in float32, so E is infinite for h >= 2^32 - 128",
-        apply=_exponential_rounded_to_one,
-        check="tests/test_noise.py::test_edge_values_give_finite_positive_variates",
+        "u is rounded to 1 in float32, so E is infinite for h >= 2^32 - 128",
+        in_module(noise, "exponential", _exponential_of_rounded_u),
+        _EDGES,
     ),
     "log-of-rounded-u": WrongBuild(
-        says="E = -log u with u rounded to 1 is zero, and log E is -inf: a token of any law wins",
-        apply=_gumbel_by_two_logs,
-        check="tests/test_noise.py::test_edge_values_give_finite_positive_variates",
+        "E = -log u with u rounded to 1 is zero, and log E is -inf: a token of any law wins",
+        in_module(noise, "exponential", _minus_log_of_rounded_u),
+        _EDGES,
+    ),
+    "second-draw-after-a-miss": WrongBuild(
+        "on a miss a second token is drawn instead of the one the proposal was compared with",
+        _second_draw_after_a_miss,
+        _LAW,
+    ),
+    "argmax-of-the-filtered-law": WrongBuild(
+        "the law is filtered, and then its most probable token is taken",
+        in_module(sampling, "coupled_choice", _argmax),
+        _LAW,
+    ),
+    "drafter-with-other-noise": WrongBuild(
+        "the drafter draws from another domain than the target",
+        in_module(draft_sampling, "row_state", _other_domain),
+        "tests/test_law.py::test_equal_laws_accept_every_proposal",
+    ),
+    "acceptance-is-a-sum": WrongBuild(
+        "matches after the first miss count as accepted",
+        everywhere(verification.accepted_prefix, _number_of_matches),
+        _VERIFICATION + "test_acceptance_is_a_prefix_not_a_sum",
+    ),
+    "cap-before-stop": WrongBuild(
+        "the limit is tested before the stop id",
+        everywhere(verification.decide, _decide_without("stop before cap")),
+        _VERIFICATION + "test_stop_is_tested_before_the_cap",
+    ),
+    "stop-at-block-end-only": WrongBuild(
+        "only the last token of a block is tested for a stop id",
+        everywhere(verification.decide, _decide_without("stop inside")),
+        _VERIFICATION + "test_stop_at_every_slot",
+        {"slot": 1},
+    ),
+    "no-bonus-token": WrongBuild(
+        "a fully accepted block commits no token of the target",
+        everywhere(verification.decide, _decide_without("bonus")),
+        _VERIFICATION + "test_full_acceptance_has_a_bonus",
+    ),
+    "pivot-of-the-block-end": WrongBuild(
+        "the pivot features are those of the last row, not of the last accepted one",
+        everywhere(settling.advance, _pivot_of_the_block_end),
+        "tests/test_target_parity.py::test_features_after_partial_acceptance_are_a_fresh_prefill",
+        {"accepted": 1},
+    ),
+    "advance-by-the-block": WrongBuild(
+        "a request advances by the whole block instead of by its own A + 1",
+        everywhere(settling.advance, _kept_rejected_rows),
+        "tests/test_target_parity.py::test_crop_then_extend_is_never_drafted",
+    ),
+    "stale-epoch-executed": WrongBuild(
+        "a command of an epoch that is over is executed",
+        everywhere(fencing.check, _fencing_that_takes(Action.STALE_EPOCH)),
+        "tests/test_fencing.py::test_lower_epoch_is_stale",
+        {"number": 1},
+    ),
+    "gap-executed": WrongBuild(
+        "a round that does not start where the target is, is executed",
+        everywhere(fencing.check, _fencing_that_takes(Action.OUT_OF_STEP)),
+        "tests/test_fencing.py::test_gap_is_out_of_step_with_what_is_held",
+        {"number": 1, "length": 2},
+    ),
+    "running-round-executed-again": WrongBuild(
+        "a repeat of the running round is executed as well",
+        everywhere(fencing.check, _fencing_that_takes(Action.IGNORE)),
+        "tests/test_fencing.py::test_repeat_while_running_is_ignored",
+    ),
+    "verdict-of-another-epoch": WrongBuild(
+        "the session takes a verdict of another epoch",
+        _session_takes_any_epoch,
+        "tests/test_session.py::test_other_rounds_and_epochs_are_ignored",
+        {"fields": {"epoch": 6}},
     ),
 }

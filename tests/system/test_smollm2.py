@@ -1,0 +1,43 @@
+"""The real model through three processes: speculation changes no token, up to near-ties."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.client import Client
+from deploy.asking import speculative_arm
+from deploy.bench.equality import Case, Suite, encode_prompts, run_suite
+from deploy.bench.reference import Reference
+from deploy.demo_model import DEMO_MODEL
+from deploy.local import local_stack
+from deploy.prompts import read_prompts, take
+from deploy.up import UNTRAINED, stack_options
+
+PROMPTS = Path(__file__).parent.parent / "prompts.jsonl"
+NUM_PROMPTS = 20
+MAX_TOKENS = 64
+CONCURRENCY = 8
+SOURCE = "lookup_then_drafter"
+CASES = [
+    *(Case(speculative_arm(SOURCE, v), 0.0, CONCURRENCY) for v in (1, 5, 8)),
+    Case(speculative_arm(SOURCE, 5), 0.8, CONCURRENCY),
+]
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(2400)
+async def test_speculation_changes_no_token_of_smollm2() -> None:
+    options = stack_options(DEMO_MODEL, UNTRAINED, target_threads=1, draft_threads=1, coordinator_flags=())
+    reference = Reference(options.target, num_threads=1)
+    async with local_stack(options, print) as stack, Client(stack.coordinator.address) as client:
+        prompts = await encode_prompts(client, take(read_prompts(PROMPTS), NUM_PROMPTS))
+        assert len(prompts) == NUM_PROMPTS
+        suite = Suite(client, reference, prompts, MAX_TOKENS)
+        records = await stack.guard(run_suite(suite, CASES, print))
+    print(json.dumps(records, indent=1))  # lists every near-tie
+    assert len(records) == 1 + len(CASES)
+    assert all(record["tokens"] > NUM_PROMPTS for record in records)
+    assert [record for record in records if not record["passed"]] == []
