@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from deploy.demo_model import DEMO_MODEL
 from protos.errors import InvalidRequest
 
 ALL = "all"
+RESULTS = Path("docs") / "results"
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,14 @@ def bench(
     show_list: Annotated[bool, typer.Option("--list", help="list the yardsticks and end")] = False,
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
     full: Annotated[bool, typer.Option("--full", help="longer than ten minutes")] = False,
+    save: Annotated[Path | None, typer.Option(help="folder to write NAME.json into")] = None,
+    table: Annotated[Path | None, typer.Option(help="document whose table to write anew, and end")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Measures yardsticks; without a name, lists them."""
+    if table is not None:
+        _write_table(table)
+        return
     if show_list or not names:
         _print_list(as_json)
         return
@@ -57,13 +64,23 @@ def bench(
         raise InvalidRequest(f"no yardstick {unknown[0]!r}; there are: {', '.join(YARDSTICKS)}", field="NAME")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     from deploy.bench.harness import BenchOptions, report
+    from deploy.bench.results import save as save_result
 
     results = []
     for name in chosen:
         measure = import_module(YARDSTICKS[name].module).measure
         outcome = asyncio.run(measure(BenchOptions(target, full, console.print)))
         results.append(report(name, outcome))
+        if save is not None:
+            save_result(results[-1], save)
     _print_results(results, as_json)
+
+
+def _write_table(document: Path) -> None:
+    from deploy.bench.results import load, with_table
+
+    results = load(document.parent / RESULTS)
+    document.write_text(with_table(document.read_text(), results))
 
 
 def _print_list(as_json: bool) -> None:

@@ -7,21 +7,26 @@ asked in every round, so every round pays for the whole path.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 import torch
 
 from coordinator.client import Answer, Client
+from coordinator.tokenizer import load_tokenizer
 from deploy.asking import greedy_chat, speculative_arm
 from deploy.bench.harness import BenchOptions, Outcome, interleave, paired_ratios, spread
-from deploy.bench.in_process import in_process_stack
+from deploy.in_process import InProcess, in_process
 from deploy.local import StackOptions, local_stack
 from deploy.prompts import read_prompts, take
 from deploy.up import UNTRAINED, stack_options
 from draft_service.checkpoint import read_draft_config
+from draft_service.loader import load_drafter
 from protos import coordinator_pb2
+from target_service.build import build
+from target_service.config import TargetConfig
 
 CONCURRENCY = 4
 BAR = 0.90
@@ -57,20 +62,39 @@ async def measure(options: BenchOptions) -> Outcome:
     return Outcome(value, "ratio of tokens/s, median of pairs", BAR, value >= BAR, records)
 
 
+async def _complete_in_process(system: InProcess, request: coordinator_pb2.GenerateRequest) -> Answer:
+    generation = await system.coordinator.admit(request)
+    answer = Answer()
+    async for message in generation.outlet.messages():
+        answer.add(message)
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def _one_process(options: StackOptions) -> AsyncIterator[InProcess]:
+    """The models of `local_stack(options)`, loaded into this process."""
+    assert options.drafter is not None
+    layers = read_draft_config(options.drafter).target_layer_ids
+    config = TargetConfig.load(None, target=str(options.target), tapped_layers=layers, threads=_THREADS)
+    built = await asyncio.to_thread(build, config)
+    drafter = await asyncio.to_thread(load_drafter, options.drafter, options.target)
+    tokenizer = load_tokenizer(built.tokenizer_files, built.description.tokenizer_hash)
+    async with in_process(built, drafter, tokenizer) as system:
+        yield system
+
+
 async def _run(
     stack: StackOptions, prompts: Sequence[str], options: BenchOptions, size: tuple[int, int]
 ) -> list[dict[str, object]]:
     num_cycles, max_tokens = size
-    assert stack.drafter is not None
-    layers = read_draft_config(stack.drafter).target_layer_ids
     async with (
         local_stack(stack, options.say) as running,
         Client(running.coordinator.address) as client,
-        in_process_stack(stack, layers) as local,
+        _one_process(stack) as system,
     ):
         arms = {
             _SPLIT: partial(tokens_per_second, client.complete, prompts, max_tokens),
-            _JOINT: partial(tokens_per_second, local.complete, prompts, max_tokens),
+            _JOINT: partial(tokens_per_second, partial(_complete_in_process, system), prompts, max_tokens),
         }
         for warm_up in arms.values():
             await warm_up()
