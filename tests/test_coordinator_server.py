@@ -208,7 +208,7 @@ async def test_a_client_that_never_reads_is_cut_off_and_nobody_waits() -> None:
         call = method(request(mode=OFF, max_tokens=500).SerializeToString())
         await until(lambda: running.coordinator.num_running == 1)
         await until(lambda: running.coordinator.num_running == 0)
-        assert not engine.sequences
+        await until(lambda: not engine.sequences)
         assert await until_cancelled(call)
 
 
