@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from deploy.bench import results
 from deploy.bench.comparison import Comparison, NearTie, compare, first_difference, is_passed
 from deploy.bench.harness import (
     Outcome,
@@ -20,6 +22,7 @@ from deploy.bench.harness import (
     spread,
 )
 
+ROOT = Path(__file__).parent.parent
 PLAIN = [5, 6, 7, 8, 9]
 
 
@@ -124,3 +127,30 @@ def test_too_many_ties_fail() -> None:
     assert is_passed([Comparison(1000, (tie,) * 3)])
     assert not is_passed([Comparison(1000, (tie,) * 4)])
     assert not is_passed([Comparison(1000), Comparison(1000, (), "index 3")])
+
+
+def result_of(name: str, passed: bool = True) -> dict[str, object]:
+    return report(name, Outcome(0.5, "ratio", 0.9, passed, [{"arm": "a", "value": 1.0}]))
+
+
+def test_results_become_the_table_between_the_markers(tmp_path: Path) -> None:
+    for name, passed in (("b", False), ("a", True)):
+        results.save(result_of(name, passed), tmp_path)
+    document = f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n"
+    written = results.with_table(document, results.load(tmp_path))
+    assert written.startswith(f"before\n{results.BEGIN}\n| command")
+    assert written.endswith(f"{results.END}\nafter\n")
+    assert "old" not in written
+    assert written.index("dlite bench a") < written.index("dlite bench b")
+    assert "0.9, **not met**" in written
+    assert results.with_table(written, results.load(tmp_path)) == written
+
+
+def test_a_document_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="results"):
+        results.with_table("no markers", [])
+
+
+def test_the_readme_shows_the_committed_results() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert results.with_table(readme, results.load(ROOT / "docs" / "results")) == readme

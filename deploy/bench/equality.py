@@ -147,11 +147,13 @@ async def encode_prompts(client: Client, prompts: Sequence[Prompt]) -> list[list
     return [await client.tokenize(request) for request in requests]
 
 
-async def run_suite(suite: Suite, cases: Sequence[Case], say: Say) -> list[dict[str, Any]]:
+async def run_suite(
+    suite: Suite, cases: Sequence[Case], say: Say, plain_concurrency: int = 1
+) -> list[dict[str, Any]]:
     """All cases and the library's decoding, each against plain decoding of its temperature."""
     records = []
     plain = {
-        temperature: await suite.decode_all(Case(plain_arm(), temperature, 1))
+        temperature: await suite.decode_all(Case(plain_arm(), temperature, plain_concurrency))
         for temperature in {0.0, *(case.temperature for case in cases)}
     }
     say("plain decoding done")

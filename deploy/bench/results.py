@@ -26,6 +26,8 @@ def load(folder: Path) -> list[dict[str, Any]]:
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """A markdown table: command, result with its spread over runs, bar, commit, machine."""
+    if not results:
+        return "No results are committed yet."
     lines = ["| command | result | bar | commit |", "|---|---|---|---|"]
     for result in results:
         met = "met" if result["pass"] else "**not met**"

@@ -36,7 +36,7 @@ async def test_speculation_changes_no_token_of_smollm2() -> None:
         prompts = await encode_prompts(client, take(read_prompts(PROMPTS), NUM_PROMPTS))
         assert len(prompts) == NUM_PROMPTS
         suite = Suite(client, reference, prompts, MAX_TOKENS)
-        records = await stack.guard(run_suite(suite, CASES, print))
+        records = await stack.guard(run_suite(suite, CASES, print, CONCURRENCY))
     print(json.dumps(records, indent=1))  # lists every near-tie
     assert len(records) == 1 + len(CASES)
     assert all(record["tokens"] > NUM_PROMPTS for record in records)
