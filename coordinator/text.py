@@ -54,7 +54,8 @@ class Detokeniser:
         self._pending.append(token_id)
         text = self._decode(self._context + self._pending)
         if text.startswith(self._context_text):
-            if len(text) > len(self._context_text) and not text.endswith(REPLACEMENT):
+            # A token without text (special, or of a target without tokenizer) completes nothing.
+            if not text.endswith(REPLACEMENT):
                 return self._release(len(self._pending), text)
             if len(self._pending) > _MAX_MISSING_TOKENS:
                 return self._release_invalid(text)

@@ -39,6 +39,11 @@ YARDSTICKS = {
         "tokens/s of three processes over gRPC against engine and drafter in one process, concurrency 4",
         ">= 0.90",
     ),
+    "round-overhead": Yardstick(
+        "deploy.bench.round_overhead",
+        "round time with services that compute nothing, D 4096, m 14, one request, beside bare gRPC",
+        "<= 3 ms p50",
+    ),
 }
 
 

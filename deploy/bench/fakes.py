@@ -131,10 +131,18 @@ class FakeDrafter:
     Args:
         cost: seconds by number of items in the batch.
         acceptance: [K].
+        shape: of the target's features.
         sleep: called once a batch.
     """
 
-    def __init__(self, cost: CostTable, acceptance: Sequence[float], sleep: Sleep = time.sleep) -> None:
+    def __init__(
+        self,
+        cost: CostTable,
+        acceptance: Sequence[float],
+        shape: FeatureShape | None = None,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        shape = shape or FeatureShape()
         self._cost = cost
         self._acceptance = tuple(acceptance)
         self._sleep = sleep
@@ -144,9 +152,9 @@ class FakeDrafter:
             fingerprint="",
             embedding_hash="",
             vocab_size=VOCAB_SIZE,
-            hidden_size=0,
-            num_target_layers=0,
-            tapped_layers=(),
+            hidden_size=shape.width,
+            num_target_layers=shape.num_layers,
+            tapped_layers=tuple(range(shape.num_layers)),
             block_size=len(self._acceptance) + 1,
             anchor_group_size=1,
             dtype="",

@@ -1,0 +1,126 @@
+"""Serves a target or a drafter with set costs as a process of its own, for `local_stack`.
+
+python -m deploy.bench.fake_service target --costs 1:0.02,8:0.03 --layers 14 --width 4096 --json
+python -m deploy.bench.fake_service draft --costs 1:0.005 --acceptance 0.8,0.8,0.8 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from deploy.bench.fakes import CostTable, FakeDrafter, FeatureShape, fake_target
+from deploy.child import Command
+from deploy.local import StackOptions
+from deploy.parent_watch import end_with_parent
+from protos.errors import InvalidRequest
+
+PROGRAM = (sys.executable, "-m", "deploy.bench.fake_service")
+
+
+def parse_costs(text: str) -> CostTable:
+    """ "1:0.02,8:0.03" -> 20 ms up to one row, 30 ms up to 8, scaled beyond."""
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        sizes = tuple(int(size) for size, _ in pairs)
+        return CostTable(sizes, tuple(float(seconds) for _, seconds in pairs))
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r}: expected SIZE:SECONDS with commas", field="costs") from error
+
+
+def format_costs(table: CostTable) -> str:
+    return ",".join(f"{size}:{seconds}" for size, seconds in zip(table.sizes, table.seconds, strict=True))
+
+
+@dataclass(frozen=True)
+class FakeStackOptions(StackOptions):
+    """`local_stack` with sleeping models.
+
+    Args:
+        target_costs: seconds of a step by rows.
+        draft_costs: seconds of a batch by items.
+        acceptance: probability of each proposal; empty starts no drafter.
+        shape: of the features.
+    """
+
+    target: Path = Path()
+    target_costs: CostTable = field(default_factory=CostTable)
+    draft_costs: CostTable = field(default_factory=CostTable)
+    acceptance: tuple[float, ...] = ()
+    shape: FeatureShape = field(default_factory=FeatureShape)
+
+    def target_command(self) -> Command:
+        return Command("target", ("--costs", format_costs(self.target_costs), *self._shape()), 1, PROGRAM)
+
+    def _shape(self) -> tuple[str, ...]:
+        return ("--layers", str(self.shape.num_layers), "--width", str(self.shape.width))
+
+    def draft_command(self) -> Command | None:
+        if not self.acceptance:
+            return None
+        acceptance = ",".join(str(a) for a in self.acceptance)
+        flags = ("--costs", format_costs(self.draft_costs), "--acceptance", acceptance, *self._shape())
+        return Command("draft", flags, 1, PROGRAM)
+
+
+class Running(Protocol):
+    """A started service."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def stop(self) -> None: ...
+
+
+async def _serve_target(costs: CostTable, shape: FeatureShape) -> Running:
+    from target_service.service import serve
+
+    return await serve(fake_target(costs, shape), "127.0.0.1:0")
+
+
+async def _serve_draft(costs: CostTable, acceptance: Sequence[float], shape: FeatureShape) -> Running:
+    from draft_service.server import serve
+    from draft_service.service import DraftService
+
+    return await serve(DraftService(FakeDrafter(costs, acceptance, shape)), "127.0.0.1:0")
+
+
+async def _until_signal(start: Callable[[], Coroutine[Any, Any, Running]]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    running = await start()
+    print(json.dumps({"address": running.address, "pid": os.getpid()}), flush=True)
+    await stop.wait()
+    await running.stop()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs one service until a signal, or until its parent ends."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("target", "draft"))
+    parser.add_argument("--costs", type=parse_costs, required=True)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=576)
+    parser.add_argument("--acceptance", default="1")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    shape = FeatureShape(options.layers, options.width)
+    if options.kind == "target":
+        asyncio.run(_until_signal(lambda: _serve_target(options.costs, shape)))
+    else:
+        acceptance = [float(part) for part in options.acceptance.split(",")]
+        asyncio.run(_until_signal(lambda: _serve_draft(options.costs, acceptance, shape)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
