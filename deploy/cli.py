@@ -35,6 +35,7 @@ VERBS = {
     "generate": Verb("coordinator.cli", "complete one prompt"),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
+    "train": Verb("deploy.train", "train a drafter for a target"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 

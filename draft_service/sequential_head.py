@@ -38,7 +38,10 @@ class SequentialHead(nn.Module):
 
     def advance(self, state: torch.Tensor, prev_tokens: torch.Tensor) -> torch.Tensor:
         """The state [N, R] after seeing prev_tokens [N]."""
-        seen = torch.cat([state, self.prev_token_embedding(prev_tokens)], dim=-1)
+        return self._advance(state, self.prev_token_embedding(prev_tokens))
+
+    def _advance(self, state: torch.Tensor, seen_token: torch.Tensor) -> torch.Tensor:
+        seen = torch.cat([state, seen_token], dim=-1)  # [N, 2R]
         gate, candidate = self.state_proj(seen).chunk(2, dim=-1)
         keep = torch.sigmoid(gate)
         advanced: torch.Tensor = keep * state + (1 - keep) * torch.tanh(candidate)
@@ -57,8 +60,9 @@ class SequentialHead(nn.Module):
     ) -> torch.Tensor:
         """Logits [N, K, V_d] of every position with the true tokens before it."""
         states = []
-        for tokens in prev_tokens.unbind(dim=1):
-            state = self.advance(state, tokens)
+        # One look-up for all positions: its gradient is as large as the table.
+        for seen_token in self.prev_token_embedding(prev_tokens).unbind(dim=1):
+            state = self._advance(state, seen_token)
             states.append(state)
         return self.logits(torch.stack(states, dim=1), hidden)
 

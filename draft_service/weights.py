@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,20 @@ def save_checkpoint(
     if token_ids is not None:
         tensors[MAP_KEY] = token_ids.to(torch.int64)
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
+
+
+def save_drafter(
+    path: Path, config: DraftCheckpointConfig, model: DraftModel, token_ids: torch.Tensor | None
+) -> None:
+    """As `save_checkpoint`, beside the folder and then swapped in: it is never half written for long."""
+    fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    save_checkpoint(fresh, config, model, token_ids)
+    if path.exists():
+        path.rename(old)
+    fresh.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def config_document(config: DraftCheckpointConfig) -> dict[str, Any]:
