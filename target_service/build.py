@@ -10,13 +10,13 @@ import torch
 
 from protos.errors import InvalidRequest
 from protos.feature_layers import build_target_layer_ids
-from target_service import attention, loader
+from target_service import attention, fused, kernel_choice, loader
 from target_service.config import TargetConfig
 from target_service.engine import Engine
 from target_service.fingerprint import embedding_hash, model_fingerprint, tokenizer_files, tokenizer_hash
 from target_service.limits import EngineLimits
 from target_service.loader import LoadedTarget
-from target_service.model import TargetModel, input_embedding, kv_shape
+from target_service.model import TargetModel, input_embedding, kv_shape, self_test_logits
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,13 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
     num_layers = int(hf_config.num_hidden_layers)
     max_context = config.max_context or int(hf_config.max_position_embeddings)
     pages = pool_pages(config, kv_shape(loaded.model).bytes_per_token(), max_context)
-    model = TargetModel(loaded.model, _tapped_layers(config, num_layers), pages, config.page_size)
-    model.self_test()
+    tapped_layers = _tapped_layers(config, num_layers)
+    fingerprint = model_fingerprint(loaded.folder)
+    kernel = kernel_choice.choose(config.linear_kernel, loaded.model, fingerprint, config.threads)
+    stock = self_test_logits(loaded.model)
+    fused.install(loaded.model, kernel)
+    model = TargetModel(loaded.model, tapped_layers, pages, config.page_size)
+    model.self_test(stock)
     limits = EngineLimits(
         page_size=config.page_size,
         num_pages=pages,
@@ -111,16 +116,16 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
         max_context=max_context,
         max_verify_block_size=config.max_verify_block_size,
         eos_ids=loaded.eos_ids,
-        prefix_root=model_fingerprint(loaded.folder).encode(),
+        prefix_root=fingerprint.encode(),
         uses_prefix_cache=config.prefix_cache,
     )
-    description = _describe(loaded, model, limits, config)
+    description = _describe(loaded, model, limits, config, kernel)
     files = tokenizer_files(loaded.folder)
     return BuiltTarget(Engine(model, limits), description, files)
 
 
 def _describe(
-    loaded: LoadedTarget, model: TargetModel, limits: EngineLimits, config: TargetConfig
+    loaded: LoadedTarget, model: TargetModel, limits: EngineLimits, config: TargetConfig, kernel: str
 ) -> TargetDescription:
     return TargetDescription(
         instance_id=uuid.uuid4().hex,
@@ -134,7 +139,7 @@ def _describe(
         tapped_layers=model.tapped_layers,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         attention_kernel=attention.KERNEL_NAME,
-        linear_kernel="torch",
+        linear_kernel=kernel,
         max_context=limits.max_context,
         page_size=limits.page_size,
         num_pages=limits.num_pages,

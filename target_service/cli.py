@@ -33,6 +33,9 @@ def target(
     prefill_chunk: Annotated[int | None, typer.Option(help="Rows of prefill in a step.", min=1)] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16.")] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
+    linear_kernel: Annotated[
+        str | None, typer.Option(help="auto, torch, torch_fused, onednn or fbgemm_fp16.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with a `target` section.")] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout when ready.")
@@ -52,6 +55,7 @@ def target(
         prefill_rows=prefill_chunk,
         dtype=dtype,
         device=device,
+        linear_kernel=linear_kernel,
     )
     # Before torch starts its pool: waiting threads must not spin against the drafter's.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))

@@ -22,6 +22,9 @@ class TargetConfig(ServiceConfig):
     num_tapped_layers: int = Field(8, ge=2, description="m, when no layer ids are given")
     dtype: str = Field("auto", description="float32, float64, bfloat16; auto: float32 on CPU")
     device: str = Field("cpu", description="torch device")
+    linear_kernel: str = Field(
+        "auto", description="torch, torch_fused, onednn, fbgemm_fp16; auto: measured once, kept in the cache"
+    )
     threads: int = Field(1, ge=1, description="compute threads")
     page_size: int = Field(16, ge=1, description="tokens a KV page holds")
     num_pages: int = Field(0, ge=0, description="pages in the pool; 0: from max_pool_bytes")

@@ -9,6 +9,8 @@ Shapes: N rows, A query heads, H key/value heads, C head width, D width, I inner
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,10 +32,10 @@ Pack = Callable[[torch.Tensor, torch.Tensor | None], nn.Module]
 
 def joined(pack: Pack, parts: list[nn.Linear]) -> nn.Module:
     """One matrix for several that read the same input; outputs follow one another."""
-    weight = torch.cat([part.weight for part in parts])
-    biases = [part.bias for part in parts if part.bias is not None]
+    weights: list[torch.Tensor] = [part.weight for part in parts]
+    biases: list[torch.Tensor] = [part.bias for part in parts if part.bias is not None]
     assert len(biases) in (0, len(parts))
-    return pack(weight, torch.cat(biases) if biases else None)
+    return pack(torch.cat(weights), torch.cat(biases) if biases else None)
 
 
 class FusedMLP(nn.Module):
@@ -142,6 +144,7 @@ def install(model: PreTrainedModel, kernel: str) -> None:
             _swap(model, name, pack(module.weight, module.bias))
         elif type(module).__name__ in _NORMS and module.weight.dtype == torch.float32:
             _swap(model, name, FusedRMSNorm(module))
+    _return_freed_memory()
 
 
 def _fuse_layers(model: PreTrainedModel, pack: Pack) -> None:
@@ -159,3 +162,10 @@ def _fuse_layers(model: PreTrainedModel, pack: Pack) -> None:
 def _swap(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, module)
+
+
+def _return_freed_memory() -> None:
+    """Hands the freed float32 copies back to the system; glibc keeps them otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -52,7 +52,8 @@ class OnednnLinear(nn.Module):
         self._bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        multiply = torch.ops.mkldnn._linear_pointwise.default
+        result: torch.Tensor = multiply(x, self._packed, self._bias, "none", [], "")
         return result
 
 
@@ -75,7 +76,7 @@ class HalfLinear(nn.Module):
         self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None if exponent else bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
+        result: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16.default(x, self._packed)
         if self._descale is not None:
             result *= self._descale
             if self._bias is not None:
