@@ -81,8 +81,9 @@ def choose(
     path = cache_dir() / _CACHE_FILE
     known = _read(path)
     stored = known.get(fingerprint, {}).get(machine.key, {}).get("kernel")
-    if stored in linear.KERNELS and not refusal(stored, model):
-        return str(stored)
+    # Exactness needs no second look: the fingerprint covers the weights, and packing checks again.
+    if isinstance(stored, str) and not linear.unavailable(stored, model.dtype, model.device):
+        return stored
     seconds = _measured(measure or measure_kernels, model, threads)
     kernel = min(seconds, key=seconds.__getitem__)
     log.info("linear kernel %s: %s", kernel, {k: f"{1e3 * s:.1f} ms" for k, s in seconds.items()})

@@ -89,6 +89,7 @@ def half_exponent(weight: torch.Tensor) -> int | None:
 
     bfloat16 checkpoints have small weights below float16's range, but seldom a range wider than it.
     """
+    weight = weight.detach()
     largest = float(weight.abs().max()) if weight.numel() else 0.0
     if not math.isfinite(largest):
         return None
@@ -130,5 +131,5 @@ def inexact_in_half(model: nn.Module) -> str:
     """Name of the first matrix that `fbgemm_fp16` would change; empty without one."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and half_exponent(module.weight) is None:
-            return name
+            return str(name)
     return ""
