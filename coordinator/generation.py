@@ -61,7 +61,6 @@ class Generation:
     ) -> None:
         request = self.request = prepared.request
         self.outlet = Outlet(max_queued)
-        self.is_stalled = False
         self._on_end = on_end
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
@@ -101,7 +100,6 @@ class Generation:
             self._send_finished(FINISH_REASON_ABORT, "aborted")
             self.outlet.close(None)
         elif isinstance(error, ClientStalled):
-            self.is_stalled = True
             self._send_finished(FINISH_REASON_ABORT, str(error))
             self.outlet.close(None)
         elif error is not None:

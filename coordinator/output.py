@@ -33,12 +33,12 @@ class Outlet:
         self._error: DliteError | None = None
 
     @property
-    def is_full(self) -> bool:
-        return len(self._messages) >= self._max_queued
+    def num_queued(self) -> int:
+        return len(self._messages)
 
     @property
-    def is_drained(self) -> bool:
-        return not self._messages
+    def is_full(self) -> bool:
+        return len(self._messages) >= self._max_queued
 
     def put(self, message: coordinator_pb2.GenerateResponse) -> None:
         self._messages.append(message)

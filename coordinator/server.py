@@ -61,20 +61,23 @@ class CoordinatorServicer:
     async def _cut_when_stalled(
         self, generation: Generation, context: rpc.Context, call: asyncio.Task[object] | None
     ) -> None:
-        """A client that goes on not reading must not hold the call for ever.
+        """A client that does not read the end of its answer must not hold the call for ever.
 
-        The status is queued before the call is cancelled: a cancelled call alone sends none, and a
-        client that reads again later would wait for ever.
+        Cancelled by `generate` when the client has read everything. The status is queued before the
+        call is cancelled: a cancelled call alone sends none, and a client that reads again later
+        would wait for ever.
         """
         await generation.wait_ended()
-        if not generation.is_stalled or call is None:
-            return
-        await asyncio.sleep(self._client_stall_seconds)
+        num_unread = -1
+        while num_unread != generation.outlet.num_queued:
+            num_unread = generation.outlet.num_queued
+            await asyncio.sleep(self._client_stall_seconds)
         status = asyncio.create_task(_send_cancelled(context))
         self._statuses.add(status)
         status.add_done_callback(self._statuses.discard)
         await asyncio.wait({status}, timeout=_STATUS_SECONDS)
-        call.cancel()
+        if call is not None:
+            call.cancel()
 
     async def abort(self, message: pb.AbortRequest, context: rpc.Context) -> pb.AbortResponse:
         return pb.AbortResponse(found=self._coordinator.abort(message.request_id))
