@@ -51,7 +51,49 @@ def export(
         threads=threads,
         device=device,
     )
-    manifest = export_file(sequences, out, options, lambda items, total, done: shown(items, total, done))
+    manifest = export_file(sequences, out, options, shown)
+    summary = {"sequences": manifest.num_sequences, "rows": manifest.num_rows, "shards": len(manifest.shards)}
+    typer.echo(json.dumps(summary) if as_json else f"{out}: {summary}")
+
+
+@data.command()
+def generate(
+    out: Annotated[Path, typer.Option(help="Folder of shards; an interrupted generation goes on.")],
+    prompts: Annotated[list[Path] | None, typer.Option(help="JSONL with turns, or plain text lines.")] = None,
+    synthetic: Annotated[int, typer.Option(min=0, help="Prompts of agent work to make up.")] = 0,
+    target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name.")] = DEMO_MODEL,
+    temperature: Annotated[list[float] | None, typer.Option(help="One of these each; 0 is greedy.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 160,
+    max_prompt: Annotated[int, typer.Option(min=1, help="Longer prompts are left out.")] = 1024,
+    limit: Annotated[int, typer.Option(min=0, help="Prompts of each file; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampling keys and made-up prompts.")] = 0,
+    num_tapped_layers: Annotated[int, typer.Option(min=2, help="m; must equal the drafter's.")] = 8,
+    feature_dtype: Annotated[str, typer.Option(help="float16, float32 or float64.")] = "float16",
+    dtype: Annotated[str, typer.Option(help="The target's, as in `dlite target`.")] = "auto",
+    concurrency: Annotated[int, typer.Option(min=1, help="Answers under way at a time.")] = 32,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Let the target answer prompts through the engine, and store its states, for `dlite train`."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from deploy.demo_model import resolve_model
+    from deploy.questions import Asking, questions
+    from target_service.answering_job import AnsweringOptions, answer_all
+
+    folder = resolve_model(target)
+    asking = Asking(tuple(temperature or (0.0,)), max_tokens, max_prompt, limit, seed)
+    options = AnsweringOptions(
+        target=str(folder),
+        num_tapped_layers=num_tapped_layers,
+        feature_dtype=feature_dtype,
+        dtype=dtype,
+        concurrency=concurrency,
+        threads=threads,
+        device=device,
+    )
+    asked = questions(folder, prompts or (), synthetic, asking)
+    manifest = answer_all(asked, out, options, shown)
     summary = {"sequences": manifest.num_sequences, "rows": manifest.num_rows, "shards": len(manifest.shards)}
     typer.echo(json.dumps(summary) if as_json else f"{out}: {summary}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from protos.shard_manifest import (
     write_atomically,
     write_manifest,
 )
-from protos.shards import DTYPES, CapturedSequence, pack_shard
+from protos.shards import DTYPES, CapturedSequence, pack_shard, shard_metadata
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         name = f"shard-{len(self._manifest.shards):05d}.safetensors"
-        data = save(pack_shard(self._pending), {"sources": json.dumps([one.source for one in self._pending])})
+        data = save(pack_shard(self._pending), shard_metadata(self._pending))
         write_atomically(self._folder / name, data)
         shard = ShardFile(
             file=name,

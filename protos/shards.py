@@ -52,6 +52,7 @@ class CapturedSequence:
         features: [N, m, D].
         greedy_tokens: [N] int32, the argmax of each row's law.
         log_normalisers: [N] float32, logsumexp of each row's logits.
+        sampling_key: with which the response was drawn; empty where it is not known.
     """
 
     token_ids: torch.Tensor
@@ -62,6 +63,7 @@ class CapturedSequence:
     features: torch.Tensor
     greedy_tokens: torch.Tensor
     log_normalisers: torch.Tensor
+    sampling_key: bytes = b""
 
     @property
     def num_response_tokens(self) -> int:
@@ -75,7 +77,7 @@ class Shard:
     Attributes:
         token_ids: [T] int32; sequence i has those from token_offsets[i] to token_offsets[i + 1].
         row_offsets: [S + 1] likewise for features [N, m, D], greedy_tokens and log_normalisers [N].
-        sources: [S].
+        sources, sampling_keys: [S].
     """
 
     token_ids: torch.Tensor
@@ -88,6 +90,7 @@ class Shard:
     log_normalisers: torch.Tensor
     features: torch.Tensor
     sources: tuple[str, ...]
+    sampling_keys: tuple[bytes, ...]
 
     def __len__(self) -> int:
         return len(self.prompt_lengths)
@@ -105,6 +108,7 @@ class Shard:
             features=self.features[rows],
             greedy_tokens=self.greedy_tokens[rows],
             log_normalisers=self.log_normalisers[rows],
+            sampling_key=self.sampling_keys[index],
         )
 
 
@@ -128,7 +132,12 @@ def open_shards(folder: Path, *, trust_hashes: bool = False) -> tuple[ShardManif
 def _open(file: Path, entry: ShardFile, manifest: ShardManifest) -> Shard:
     try:
         with safe_open(file, framework="pt") as opened:
-            sources = tuple(json.loads((opened.metadata() or {})["sources"]))
+            metadata = opened.metadata() or {}
+            sources = tuple(json.loads(metadata["sources"]))
+            keys = (
+                json.loads(metadata["sampling_keys"]) if "sampling_keys" in metadata else [""] * len(sources)
+            )
+            sampling_keys = tuple(map(bytes.fromhex, keys))
         tensors = load_file(file)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise ContractMismatch(f"{file} is damaged: {error}", field=entry.file) from error
@@ -137,7 +146,7 @@ def _open(file: Path, entry: ShardFile, manifest: ShardManifest) -> Shard:
     for name, dtype in {**_TENSORS, "features": DTYPES[manifest.dtype]}.items():
         if tensors[name].dtype != dtype:
             raise ContractMismatch(f"{file}: {name} is {tensors[name].dtype}, not {dtype}", field=name)
-    shard = Shard(**tensors, sources=sources)
+    shard = Shard(**tensors, sources=sources, sampling_keys=sampling_keys)
     _check(shard, entry, manifest)
     return shard
 
@@ -159,15 +168,24 @@ def _check(shard: Shard, entry: ShardFile, manifest: ShardManifest) -> None:
         found = tuple(getattr(shard, name).shape)
         if found != shape:
             raise ContractMismatch(f"{entry.file}: {name} is {list(found)}, not {list(shape)}", field=name)
-    ends = (int(shard.token_offsets[-1]), int(shard.row_offsets[-1]), len(shard.sources))
-    if ends != (entry.num_tokens, entry.num_rows, entry.num_sequences):
-        raise ContractMismatch(f"{entry.file}: offsets and sources end at {ends}", field=entry.file)
+    ends = (int(shard.token_offsets[-1]), int(shard.row_offsets[-1]))
+    named = (len(shard.sources), len(shard.sampling_keys))
+    if (*ends, *named) != (entry.num_tokens, entry.num_rows, *[entry.num_sequences] * 2):
+        raise ContractMismatch(f"{entry.file}: offsets end at {ends}, {named} names", field=entry.file)
     largest = int(shard.token_ids.max())
     if int(shard.token_ids.min()) < 0 or largest >= manifest.target.vocab_size:
         raise ContractMismatch(f"{entry.file}: token {largest} is no id of the target", field="token_ids")
     rows = shard.row_offsets.diff() + shard.first_positions + 1
     if not torch.equal(rows, shard.token_offsets.diff()):
         raise ContractMismatch(f"{entry.file}: rows do not end one before their text", field="row_offsets")
+
+
+def shard_metadata(sequences: Sequence[CapturedSequence]) -> dict[str, str]:
+    """The texts of a file that holds these sequences."""
+    return {
+        "sources": json.dumps([one.source for one in sequences]),
+        "sampling_keys": json.dumps([one.sampling_key.hex() for one in sequences]),
+    }
 
 
 def pack_shard(sequences: Sequence[CapturedSequence]) -> dict[str, torch.Tensor]:

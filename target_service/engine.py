@@ -73,6 +73,10 @@ class Engine:
     def __repr__(self) -> str:
         return f"Engine({len(self.requests)} requests, {self.pool!r}, {self.num_steps} steps)"
 
+    @property
+    def model(self) -> Model:
+        return self._model
+
     def apply(self, command: Command) -> list[Event]:
         """Takes one command between two steps; returns what can be answered at once."""
         return self.requests.apply(command)
