@@ -135,16 +135,24 @@ def install(model: PreTrainedModel, kernel: str) -> None:
     if kernel == linear.TORCH:
         return
 
-    def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module:
-        return linear.pack(kernel, weight, bias)
+    _fuse_layers(model, _packer(kernel))
+    for name, module in list(model.named_modules()):
+        if type(module).__name__ in _NORMS and module.weight.dtype == torch.float32:
+            _swap(model, name, FusedRMSNorm(module))
+    pack_matrices(model, kernel)
 
-    _fuse_layers(model, pack)
+
+def pack_matrices(model: PreTrainedModel, kernel: str) -> None:
+    """Swaps every matrix that is still the library's, one by one."""
+    pack = _packer(kernel)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
             _swap(model, name, pack(module.weight, module.bias))
-        elif type(module).__name__ in _NORMS and module.weight.dtype == torch.float32:
-            _swap(model, name, FusedRMSNorm(module))
     _return_freed_memory()
+
+
+def _packer(kernel: str) -> Pack:
+    return lambda weight, bias: linear.pack(kernel, weight, bias)
 
 
 def _fuse_layers(model: PreTrainedModel, pack: Pack) -> None:

@@ -54,8 +54,9 @@ class FeatureTaps:
         self._kept.clear()
 
     def take(self) -> torch.Tensor:
-        """Ends the step; returns [R, m, D]."""
-        features = torch.stack([self._kept[layer_id] for layer_id in self.layer_ids], dim=1)
+        """Ends the step; returns [R, m, D] (nothing at all without tapped layers)."""
+        kept = [self._kept[layer_id] for layer_id in self.layer_ids]
+        features = torch.stack(kept, dim=1) if kept else torch.empty(0)
         self._rows = None
         self._kept.clear()
         return features

@@ -44,6 +44,26 @@ YARDSTICKS = {
         "round time with services that compute nothing, D 4096, m 14, one request, beside bare gRPC",
         "<= 3 ms p50",
     ),
+    "engine-ar": Yardstick(
+        "deploy.bench.engine_ar",
+        "tokens/s of our plain decoding against transformers generate, batch 1, same kernel and best kernel",
+        ">= 1.0 and >= 1.3",
+    ),
+    "engine-batch": Yardstick(
+        "deploy.bench.engine_batch",
+        "useful tokens/s of 8 requests of unequal length, continuous batching against padded generate",
+        ">= 1.5",
+    ),
+    "verify-cost": Yardstick(
+        "deploy.bench.verify_cost",
+        "step of 4 and 8 rows against the fastest one-row step of any kernel, context 512",
+        "4 rows: <= 1.8, 8 rows: <= 2.3",
+    ),
+    "prefill-memory": Yardstick(
+        "deploy.bench.prefill_memory",
+        "peak extra memory of a 4096-token prefill with feature taps against without",
+        "<= 1.05",
+    ),
 }
 
 
