@@ -14,6 +14,7 @@ from protos.errors import InvalidRequest
 KEY_BYTES = 16
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
+MAX_CHOICES = 64
 # Used when a target states no limit of its own.
 _DEFAULT_MAX_ROWS = 256
 
@@ -23,7 +24,6 @@ _NEUTRAL: dict[str, Any] = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
     "min_tokens": 0,
-    "n": 1,
     "logprobs": False,
     "top_logprobs": 0,
     "prompt_logprobs": False,

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from protos import coordinator_pb2, rpc
 from protos.common_pb2 import FINISH_REASON_UNSPECIFIED, FinishReason
 from protos.errors import DliteError
+from protos.statuses import error_from
 
 M = TypeVar("M", bound=Message)
 _CALL_SECONDS = 30.0
@@ -89,7 +90,7 @@ class Client:
             async for data in call:
                 yield rpc.parse(coordinator_pb2.GenerateResponse, data)
         except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(error) from error
+            raise error_from(error) from error
         finally:
             call.cancel()
 
@@ -127,5 +128,5 @@ class Client:
         try:
             data: bytes = await method(request.SerializeToString(), timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(error) from error
+            raise error_from(error) from error
         return rpc.parse(response_type, data)

@@ -31,6 +31,7 @@ def open_commands(request: Request, session: Session, want_features: bool) -> tu
     last.sampling_key = request.sampling_key
     last.params.CopyFrom(request.params)
     last.want_features = want_features
+    last.fork_of = request.fork_of
     return tuple(commands)
 
 

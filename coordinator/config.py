@@ -29,7 +29,9 @@ class CoordinatorConfig(ServiceConfig):
     verify_block_size: int | None = Field(default=None, ge=1, le=256)
     source: SourceName = "auto"
 
+    # Texts that run at the target at once; requests beyond that wait, up to max_waiting of them.
     max_running: int = Field(default=256, ge=1)
+    max_waiting: int = Field(default=256, ge=0)
     max_queued_deltas: int = Field(default=64, ge=1)
     client_stall_seconds: float = Field(default=30.0, gt=0)
     # A round without any sign of life is sent again after this time.

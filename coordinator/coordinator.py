@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
+from coordinator.admission import Admissions, body_digest
 from coordinator.bounds import limits_of
+from coordinator.choice import Choice
 from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
@@ -17,11 +20,12 @@ from coordinator.pairing import pairing_warnings
 from coordinator.ports import DraftPort, TargetPort
 from coordinator.prompt import num_prompt_chars, prompt_tokens
 from coordinator.request import PlanDefaults, RequestContext, parse_request
-from coordinator.services import Epochs, RoundLimits, Services
+from coordinator.services import Epochs, RoundLimits, Services, Setting
+from coordinator.slots import Slots
 from coordinator.tokenizer import Tokenizer
 from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
-from protos.errors import AlreadyExists, Busy, Unavailable
+from protos.errors import Unavailable
 
 # k without a drafter to ask for its block.
 _DEFAULT_DRAFT_TOKENS = 7
@@ -49,11 +53,7 @@ SOURCES: dict[str, ProposalSource] = {
 
 
 class Coordinator:
-    """Admits requests and knows those that run.
-
-    Invariant: `_running` and `_admitting` are disjoint and hold the id of every request that has not
-    ended; an id is in at most one of them.
-    """
+    """Admits requests and knows those that run."""
 
     def __init__(
         self,
@@ -66,54 +66,52 @@ class Coordinator:
         self._config = config
         self._coordinator_id = coordinator_id
         self._backends = backends
-        self._services = Services(backends.target, backends.drafter, Epochs(epoch_start))
-        self._limits = RoundLimits(
+        limits = RoundLimits(
             Timers(config.resend_seconds, config.hang_seconds),
             config.draft_timeout_seconds,
             config.client_stall_seconds,
             config.target_loss_seconds,
         )
+        services = Services(backends.target, backends.drafter, Epochs(epoch_start))
+        self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas)
         self._random_bytes = random_bytes
-        self._running: dict[str, Generation] = {}
-        self._admitting: set[str] = set()
+        self._slots = Slots(config.max_running, config.max_waiting)
+        self._admissions = Admissions()
         self._draining = False
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._admissions.running)
 
     async def admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
-        """Validates a request and starts it.
+        """Validates a request and starts it, or finds the one that runs under the same id.
+
+        The caller attaches to it before anything else.
 
         Raises:
-            InvalidRequest: naming the field.
-            AlreadyExists: a request of this id runs.
+            InvalidRequest, TooLarge: naming the field.
+            AlreadyExists: a request of this id runs with another body.
             Busy, Unavailable: try again later.
         """
         request_id = message.request_id or uuid.uuid4().hex
-        self._check_room(request_id)
-        self._admitting.add(request_id)
-        try:
-            generation = Generation(
-                await self._prepare(message, request_id),
-                self._services,
-                self._limits,
-                self._backends.tokenizer,
-                self._config.max_queued_deltas,
-                self._on_end,
-            )
-            self._running[request_id] = generation
-        finally:
-            self._admitting.discard(request_id)
-        generation.start()
-        return generation
+        if self._draining:
+            raise Unavailable("the coordinator is shutting down: ask another one")
+        return await self._admissions.join(
+            request_id, body_digest(message), lambda: self._admit(message, request_id)
+        )
 
     def abort(self, request_id: str) -> bool:
-        """Aborts a running request; False when there is none of this id."""
-        generation = self._running.get(request_id)
-        if generation is not None:
-            generation.abort()
-        return generation is not None
+        """Aborts a request, also one that still waits; False when there is none of this id."""
+        return self._admissions.abort(request_id)
+
+    # What generations tell.
+
+    def on_finished(self, generation: Generation, choice: Choice) -> None:
+        """See `Listener`."""
+
+    def on_end(self, generation: Generation) -> None:
+        """See `Listener`."""
+        self._admissions.forget(generation)
 
     async def tokenize(self, message: coordinator_pb2.TokenizeRequest) -> tuple[int, ...]:
         chars = num_prompt_chars(message.messages, message.prompt)
@@ -137,7 +135,8 @@ class Coordinator:
             coordinator_id=self._coordinator_id,
             protocol=common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR),
             target=target.describe,
-            num_running=self.num_running,
+            num_running=self._slots.num_used,
+            num_waiting=self._slots.num_waiting,
             default_num_draft_tokens=defaults.num_draft_tokens,
             default_verify_block_size=defaults.verify_block_size,
         )
@@ -152,17 +151,32 @@ class Coordinator:
         return response
 
     async def drain(self, grace_seconds: float) -> None:
-        """Refuses new requests, lets the running ones end, aborts what is left."""
+        """Refuses new requests, lets those that are there end, aborts what is left."""
         self._draining = True
-        running = [asyncio.ensure_future(item.wait_ended()) for item in self._running.values()]
+        generations = self._admissions.running
+        running = [asyncio.ensure_future(item.wait_ended()) for item in generations]
         if running:
             await asyncio.wait(running, timeout=grace_seconds)
-        for generation in list(self._running.values()):
-            generation.abort()
+        for generation in self._admissions.running:
+            generation.abort(Unavailable("the coordinator is shutting down: resume at another one"))
         if running:
             await asyncio.wait(running)
 
-    async def _prepare(self, message: coordinator_pb2.GenerateRequest, request_id: str) -> Prepared:
+    async def _admit(self, message: coordinator_pb2.GenerateRequest, request_id: str) -> Generation:
+        arrived = time.monotonic()
+        if not self._backends.target.is_connected:
+            raise Unavailable("no target is connected", retry_after_seconds=_RETRY_SECONDS)
+        place = self._slots.enter(max(message.n, 1))
+        try:
+            prepared = await self._prepare(message, request_id, arrived)
+        except BaseException:
+            place.leave()
+            raise
+        return Generation(prepared, self._setting, place, self)
+
+    async def _prepare(
+        self, message: coordinator_pb2.GenerateRequest, request_id: str, arrived: float
+    ) -> Prepared:
         """Validates and indexes a request; a long one off the event loop."""
         context = RequestContext(
             limits_of(self._backends.target.describe),
@@ -172,29 +186,12 @@ class Coordinator:
         )
 
         def work() -> Prepared:
-            return prepare(parse_request(message, request_id, context))
+            return prepare(parse_request(message, request_id, context), arrived)
 
         size = num_prompt_chars(message.messages, message.prompt) + len(message.token_ids)
         if size <= _OFFLOAD_CHARS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(None, work)
-
-    def _check_room(self, request_id: str) -> None:
-        if self._draining:
-            raise Unavailable("the coordinator is shutting down: ask another one")
-        if request_id in self._running or request_id in self._admitting:
-            raise AlreadyExists(
-                f"request {request_id!r} is running; attaching to it is not supported yet",
-                field="request_id",
-            )
-        if not self._backends.target.is_connected:
-            raise Unavailable("no target is connected", retry_after_seconds=_RETRY_SECONDS)
-        num_held = len(self._running) + len(self._admitting)
-        if num_held >= self._config.max_running:
-            raise Busy(
-                f"{num_held} requests are running, at most {self._config.max_running}",
-                retry_after_seconds=_RETRY_SECONDS,
-            )
 
     def _plan_defaults(self) -> PlanDefaults:
         """k and v: as configured, else the drafter's block; never more rows than the target takes."""
@@ -206,6 +203,3 @@ class Coordinator:
         most_rows = limits_of(self._backends.target.describe).max_verify_block_size
         k = min(k, most_rows - 1)
         return PlanDefaults(k, min(v or k + 1, k + 1), SOURCES[self._config.source])
-
-    def _on_end(self, generation: Generation) -> None:
-        self._running.pop(generation.request.request_id, None)

@@ -1,9 +1,9 @@
-"""Committed tokens on their way out: text, lookup index, client. One for each request."""
+"""Committed tokens on their way out: text, lookup index, client. One for each text."""
 
 from __future__ import annotations
 
+from coordinator.broadcast import Broadcast
 from coordinator.lookup import LookupIndex
-from coordinator.output import Outlet
 from coordinator.session import Session
 from coordinator.textstream import TextStream
 from protos import coordinator_pb2
@@ -15,16 +15,23 @@ class Delivery:
 
     Args:
         lookup: kept equal to the committed tokens; None when the request does not use it.
+        index: of the choice.
     """
 
     def __init__(
-        self, session: Session, text: TextStream, outlet: Outlet, lookup: LookupIndex | None
+        self,
+        session: Session,
+        text: TextStream,
+        outlet: Broadcast,
+        lookup: LookupIndex | None,
+        index: int = 0,
     ) -> None:
         self.stop_string = ""
         self.outlet = outlet
         self._session = session
         self._text = text
         self._lookup = lookup
+        self._index = index
         self._num_sent = session.num_generated
 
     def take(self, tokens: tuple[int, ...]) -> int:
@@ -62,6 +69,8 @@ class Delivery:
     def _send(self, token_ids: tuple[int, ...], text: str) -> None:
         if not token_ids and not text:
             return
-        delta = coordinator_pb2.Delta(first_token_index=self._num_sent, token_ids=token_ids, text=text)
+        delta = coordinator_pb2.Delta(
+            index=self._index, first_token_index=self._num_sent, token_ids=token_ids, text=text
+        )
         self._num_sent += len(token_ids)
         self.outlet.put(coordinator_pb2.GenerateResponse(delta=delta))

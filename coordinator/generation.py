@@ -1,139 +1,182 @@
-"""One `Generate` from admission to its Finished message, which is sent on every end."""
+"""One `Generate` from admission to its end: its choices, and everyone who reads them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import uuid
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from coordinator.delivery import Delivery
+from coordinator.broadcast import Broadcast
+from coordinator.choice import Choice
 from coordinator.lookup import LookupIndex
-from coordinator.output import ClientStalled, Outlet
+from coordinator.output import Outlet
 from coordinator.request import Request
-from coordinator.rounds import Rounds
-from coordinator.services import RoundLimits, Services
-from coordinator.session import Session
-from coordinator.textstream import TextStream
-from coordinator.tokenizer import Tokenizer
+from coordinator.services import Setting
+from coordinator.slots import Place
 from protos import coordinator_pb2
-from protos.common_pb2 import (
-    FINISH_REASON_ABORT,
-    FINISH_REASON_ERROR,
-    FINISH_REASON_STOP,
-    FinishReason,
-)
 from protos.errors import DliteError
-
-log = logging.getLogger("dlite.coordinator")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A validated request and the index of its tokens; None when it does not use lookup drafts."""
+    """A validated request.
+
+    Args:
+        arrived: when, on the rounds' clock.
+        lookups: for each choice an index of the tokens; None when it does not use lookup drafts.
+    """
 
     request: Request
-    lookup: LookupIndex | None
+    arrived: float
+    lookups: tuple[LookupIndex | None, ...]
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(request: Request, arrived: float) -> Prepared:
     """Indexes the request's tokens: the part of admission that grows with the prompt."""
-    return Prepared(request, LookupIndex(request.token_ids) if request.plan.uses_lookup else None)
+    num_choices = 1 + len(request.other_keys)
+    if not request.plan.uses_lookup:
+        return Prepared(request, arrived, (None,) * num_choices)
+    index = LookupIndex(request.token_ids)
+    return Prepared(request, arrived, (index, *(index.copy() for _ in request.other_keys)))
+
+
+class Listener(Protocol):
+    """Who is told of a generation's course. All calls are made on the event loop and never wait."""
+
+    def on_finished(self, generation: Generation, choice: Choice) -> None:
+        """A choice has ended: `choice.finished` is set and said."""
+        ...
+
+    def on_end(self, generation: Generation) -> None:
+        """All choices have ended; nothing is said any more."""
+        ...
 
 
 class Generation:
-    """A running request.
+    """A request under way.
 
     Args:
-        max_queued: messages that may wait for the client.
-        on_end: called once, when the request is finished and closed at the target.
+        place: its place at the target, granted or not; given up at the end.
     """
 
     def __init__(
         self,
         prepared: Prepared,
-        services: Services,
-        limits: RoundLimits,
-        tokenizer: Tokenizer,
-        max_queued: int,
-        on_end: Callable[[Generation], None],
+        setting: Setting,
+        place: Place,
+        listener: Listener,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        request = self.request = prepared.request
-        self.outlet = Outlet(max_queued)
-        self._on_end = on_end
-        self._now = asyncio.get_running_loop().time
-        self._started = self._now()
-        prompt, resumed = _split(request)
-        self._session = Session([*prompt, *resumed], request.num_prompt_tokens, request.params.max_tokens)
-        text = TextStream(tokenizer.decode, request.stop, resumed)
-        self._delivery = Delivery(self._session, text, self.outlet, prepared.lookup)
-        self._rounds = Rounds(request, self._session, services, limits, self._delivery)
+        self.request = prepared.request
+        self._place = place
+        self._listener = listener
+        self._now = now
+        self._arrived = prepared.arrived
+        self._broadcast = Broadcast(setting.max_queued)
+        self._choices = [
+            Choice(index, request, lookup, setting, self._broadcast)
+            for index, (request, lookup) in enumerate(
+                zip(self.request.choices(), prepared.lookups, strict=True)
+            )
+        ]
+        self._running: dict[asyncio.Task[None], Choice] = {}
         self._task: asyncio.Task[None] | None = None
+        self._reason: DliteError | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the request arrived."""
+        return self._now() - self._arrived
 
     def start(self) -> None:
-        """Sends Started and begins to decode."""
+        """Says Started and begins to decode as soon as there is a place."""
+        request = self.request
         started = coordinator_pb2.Started(
-            request_id=self.request.request_id,
-            sampling_key=self.request.sampling_key,
-            num_prompt_tokens=self.request.num_prompt_tokens,
+            request_id=request.request_id,
+            sampling_key=request.sampling_key,
+            num_prompt_tokens=request.num_prompt_tokens,
+            choice_sampling_keys=(request.sampling_key, *request.other_keys),
         )
-        self.outlet.put(coordinator_pb2.GenerateResponse(started=started))
-        self._task = asyncio.create_task(self._rounds.run(), name=f"rounds {self.request.request_id}")
-        self._task.add_done_callback(self._finish)
+        self._broadcast.put(coordinator_pb2.GenerateResponse(started=started))
+        self._task = asyncio.create_task(self._run(), name=f"generation {request.request_id}")
+        self._task.add_done_callback(self._on_done)
 
-    def abort(self) -> None:
-        """Ends the request as soon as possible; harmless when it has ended."""
-        if self._task is not None:
+    def attach(self) -> Outlet:
+        """A reader of everything from the start. The last reader that goes aborts the request."""
+        return self._broadcast.attach()
+
+    def detach(self, outlet: Outlet) -> None:
+        """A reader goes; harmless when it has gone."""
+        self._broadcast.detach(outlet)
+        if not self._broadcast.num_readers:
+            self.abort()
+
+    @property
+    def num_readers(self) -> int:
+        return self._broadcast.num_readers
+
+    def is_last_reader(self, outlet: Outlet) -> bool:
+        """Whether nobody else reads."""
+        return self._broadcast.num_readers == 1 and self._broadcast.reads(outlet)
+
+    def abort(self, reason: DliteError | None = None) -> None:
+        """Ends the request as soon as possible; harmless when it has ended.
+
+        Args:
+            reason: becomes the status of the stream; None ends it cleanly.
+        """
+        if self._task is not None and not self._task.done() and not self._task.cancelling():
+            self._reason = reason
             self._task.cancel()
 
     async def wait_ended(self) -> None:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        self._rounds.close()
-        self._on_end(self)
-        self._delivery.flush()
-        if task.cancelled():
-            self._send_finished(FINISH_REASON_ABORT, "aborted")
-            self.outlet.close(None)
-        elif isinstance(error, ClientStalled):
-            self._send_finished(FINISH_REASON_ABORT, str(error))
-            self.outlet.close(None)
-        elif error is not None:
-            shown = error if isinstance(error, DliteError) else _internal(error)
-            self._send_finished(FINISH_REASON_ERROR, str(shown))
-            self.outlet.close(shown)
-        else:
-            self._send_finished(self._session.finish_reason, "")
-            self.outlet.close(None)
+    async def _run(self) -> None:
+        await self._place.wait()
+        try:
+            first, *others = self._choices
+            self._begin(first)
+            if others:
+                opened = asyncio.ensure_future(first.wait_opened())
+                await asyncio.wait({opened, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+                opened.cancel()
+            for choice in others:
+                self._begin(choice)
+            while self._running:
+                await asyncio.wait(self._running)
+        finally:
+            for task in self._running:
+                task.cancel()
+            while self._running:
+                await asyncio.wait(self._running)
 
-    def _send_finished(self, finish_reason: FinishReason, error: str) -> None:
-        session, ledger = self._session, self._rounds.ledger
-        finished = coordinator_pb2.Finished(
-            finish_reason=finish_reason,
-            usage=ledger.usage(session.num_prompt_tokens, session.num_generated, self._now() - self._started),
-            ledger=ledger.to_message(),
-            stop_string=self._delivery.stop_string,
-            error=error,
-        )
-        if finish_reason == FINISH_REASON_STOP and not self._delivery.stop_string:
-            finished.stop_token_id = session.tokens[-1]
-        self.outlet.put(coordinator_pb2.GenerateResponse(finished=finished))
+    def _begin(self, choice: Choice) -> None:
+        task = choice.start(self.seconds)
+        self._running[task] = choice
+        task.add_done_callback(self._on_choice_done)
 
+    def _on_choice_done(self, task: asyncio.Task[None]) -> None:
+        self._end(self._running.pop(task), self._outcome(task))
 
-def _split(request: Request) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Prompt and resumed tokens."""
-    return (
-        request.token_ids[: request.num_prompt_tokens],
-        request.token_ids[request.num_prompt_tokens :],
-    )
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        outcome = self._outcome(task)
+        for choice in self._choices:
+            self._end(choice, outcome)
+        self._place.leave()
+        self._listener.on_end(self)
+        failures = [choice.error for choice in self._choices if choice.error is not None]
+        self._broadcast.close(self._reason or next(iter(failures), None))
 
+    def _end(self, choice: Choice, outcome: BaseException | None) -> None:
+        if choice.finished is None:
+            choice.end(outcome)
+            self._listener.on_finished(self, choice)
 
-def _internal(error: BaseException) -> DliteError:
-    """What a client may see of a fault of ours: a reference into the log, no Python message."""
-    reference = uuid.uuid4().hex[:12]
-    log.error("internal error %s", reference, exc_info=error)
-    return DliteError(f"internal error, reference {reference} in the coordinator's log")
+    def _outcome(self, task: asyncio.Task[None]) -> BaseException | None:
+        if not task.cancelled():
+            return task.exception()
+        return asyncio.CancelledError(str(self._reason) if self._reason else "aborted")

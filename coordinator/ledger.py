@@ -83,9 +83,10 @@ class Ledger:
     accepted_per_position: list[int] = field(default_factory=list)
 
     def note_open(self, verdict: target_pb2.Verdict, elapsed_seconds: float) -> None:
-        """Adds the first Open: waiting and prefill."""
-        self.queue_seconds = verdict.timing.queue_us / 1e6
-        self.prefill_seconds = max(elapsed_seconds - self.queue_seconds, 0.0)
+        """Adds the first Open: waiting (beside that for a place, which is there already) and prefill."""
+        queue_seconds = verdict.timing.queue_us / 1e6
+        self.queue_seconds += queue_seconds
+        self.prefill_seconds = max(elapsed_seconds - queue_seconds, 0.0)
         self.num_cached_tokens = verdict.cached_tokens
 
     def note_reopen(self, num_recomputed_tokens: int) -> None:

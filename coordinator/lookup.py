@@ -29,6 +29,13 @@ class LookupIndex:
     def __len__(self) -> int:
         return len(self._tokens)
 
+    def copy(self) -> LookupIndex:
+        """An index over the same tokens that grows on its own."""
+        copied = LookupIndex()
+        copied._tokens = self._tokens.copy()
+        copied._ends = {n: ends.copy() for n, ends in self._ends.items()}
+        return copied
+
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends committed tokens."""
         for token in tokens:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.bounds import (
-    KEY_BYTES,
+    MAX_CHOICES,
     ModelLimits,
     refuse_unsupported,
     require_float,
@@ -15,6 +14,7 @@ from coordinator.bounds import (
     require_token_ids,
     require_whole,
 )
+from coordinator.keys import choice_keys
 from coordinator.prompt import prompt_tokens
 from coordinator.tokenizer import Tokenizer
 from coordinator.tuning import Plan
@@ -29,6 +29,8 @@ from protos.coordinator_pb2 import (
 from protos.errors import InvalidRequest
 
 MAX_REQUEST_ID_CHARS = 256
+# Between a request's id and the number of a choice: no id that a client gives may contain it.
+CHOICE_SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class Request:
 
     Args:
         token_ids: prompt and resumed tokens; the first `num_prompt_tokens` are the prompt.
-        sampling_key: 16 bytes, the only randomness of the text.
+        sampling_key: 16 bytes, the only randomness of the text (of choice 0, when there are several).
         params: what the target needs; max_tokens is always set.
         stop: stop strings.
         plan: how to speculate.
+        other_keys: sampling keys of choices 1, 2, ..
+        fork_of: the request whose pages at the target hold this one's prompt, or empty.
     """
 
     request_id: str
@@ -50,6 +54,24 @@ class Request:
     params: common_pb2.SamplingParams
     stop: tuple[str, ...]
     plan: Plan
+    other_keys: tuple[bytes, ...] = ()
+    fork_of: str = ""
+
+    def choices(self) -> tuple[Request, ...]:
+        """Each choice as a request of its own; all but the first fork that one's prompt."""
+        return (
+            replace(self, other_keys=()),
+            *(
+                replace(
+                    self,
+                    request_id=f"{self.request_id}{CHOICE_SEPARATOR}{index}",
+                    sampling_key=key,
+                    other_keys=(),
+                    fork_of=self.request_id,
+                )
+                for index, key in enumerate(self.other_keys, start=1)
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,11 +110,9 @@ def parse_request(
         raise InvalidRequest(
             f"no model {message.model!r} here, only {limits.model_names[0]!r}", field="model"
         )
-    if len(request_id) > MAX_REQUEST_ID_CHARS:
-        raise InvalidRequest(
-            f"{len(request_id)} characters, at most {MAX_REQUEST_ID_CHARS}", field="request_id"
-        )
+    _check_request_id(request_id)
     refuse_unsupported(message)
+    keys = choice_keys(message, _num_choices(message), context.random_bytes)
     stop = require_stops(message.stop, context.tokenizer.has_text)
     plan = _plan(message.speculation, context)
     params = _params(message, limits)
@@ -109,30 +129,29 @@ def parse_request(
         request_id=request_id,
         token_ids=(*prompt, *resumed),
         num_prompt_tokens=len(prompt),
-        sampling_key=_sampling_key(message, context.random_bytes),
+        sampling_key=keys[0],
         params=params,
         stop=stop,
         plan=plan,
+        other_keys=keys[1:],
     )
 
 
-def seed_key(seed: int) -> bytes:
-    """The sampling key of a seed: the same in every process and version."""
-    return hashlib.sha256(b"dlite seed v1" + seed.to_bytes(8, "little")).digest()[:KEY_BYTES]
+def _check_request_id(request_id: str) -> None:
+    if len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise InvalidRequest(
+            f"{len(request_id)} characters, at most {MAX_REQUEST_ID_CHARS}", field="request_id"
+        )
+    if not request_id.isprintable():
+        raise InvalidRequest("has characters that cannot be printed", field="request_id")
 
 
-def _sampling_key(message: coordinator_pb2.GenerateRequest, random_bytes: Callable[[int], bytes]) -> bytes:
-    key = message.resume.sampling_key
-    if key and len(key) != KEY_BYTES:
-        raise InvalidRequest(f"{len(key)} bytes instead of {KEY_BYTES}", field="resume.sampling_key")
-    if message.HasField("seed"):
-        seeded = seed_key(message.seed)
-        if key and key != seeded:
-            raise InvalidRequest(
-                "is not the key of the seed given: leave one out", field="resume.sampling_key"
-            )
-        return seeded
-    return key or random_bytes(KEY_BYTES)
+def _num_choices(message: coordinator_pb2.GenerateRequest) -> int:
+    num_choices: int = message.n if message.HasField("n") else 1
+    require_whole("n", num_choices, 1, MAX_CHOICES)
+    if num_choices > 1 and message.HasField("resume"):
+        raise InvalidRequest("one choice is resumed at a time, with its own sampling key", field="resume")
+    return num_choices
 
 
 def _params(message: coordinator_pb2.GenerateRequest, limits: ModelLimits) -> common_pb2.SamplingParams:

@@ -60,7 +60,10 @@ class Spent:
 
 
 class Rounds:
-    """Runs one request to its end. Everything it holds belongs to this request alone."""
+    """Runs one text to its end. Everything it holds belongs to this text alone.
+
+    `opened` is set when the target has decided the first token: then the prompt can be forked.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Rounds:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger = Ledger()
+        self.opened = asyncio.Event()
         self._request = request
         self._session = session
         self._services = services
@@ -124,6 +128,7 @@ class Rounds:
             self.ledger.note_open(taken.verdict, self._now() - started)
         else:
             self.ledger.note_reopen(num_tokens - taken.verdict.cached_tokens)
+        self.opened.set()
         self._deliver(taken)
 
     async def _round(self, choice: RoundChoice) -> None:

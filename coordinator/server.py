@@ -11,11 +11,16 @@ import grpc
 
 from coordinator.coordinator import Coordinator
 from coordinator.generation import Generation
+from coordinator.output import Outlet
 from protos import coordinator_pb2 as pb
 from protos import rpc
+from protos.errors import TimedOut
 
 NAME = "dlite.v1.Coordinator"
 _STATUS_SECONDS = 1.0
+# A request ends this long before its caller's deadline (at most a tenth of it), so that the usage
+# still arrives.
+_DEADLINE_MARGIN_SECONDS = 0.1
 
 
 class CoordinatorServicer:
@@ -43,34 +48,37 @@ class CoordinatorServicer:
     ) -> AsyncIterator[pb.GenerateResponse]:
         call = asyncio.current_task()
         generation = await self._coordinator.admit(message)
+        reader = generation.attach()
 
         def on_done(_: rpc.Context) -> None:
-            generation.abort()
+            generation.detach(reader)
 
         # Also when the client goes away while nothing is sent: then no exception reaches this frame.
         add_done_callback: Any = context.add_done_callback
         add_done_callback(on_done)
-        watch = asyncio.create_task(self._cut_when_stalled(generation, context, call))
+        watch = asyncio.create_task(self._cut_when_stalled(reader, context, call))
+        deadline = _arm_deadline(generation, reader, context)
         try:
-            async for response in generation.outlet.messages():
+            async for response in reader.messages():
                 yield response
         finally:
             watch.cancel()
-            generation.abort()
+            if deadline is not None:
+                deadline.cancel()
+            generation.detach(reader)
 
     async def _cut_when_stalled(
-        self, generation: Generation, context: rpc.Context, call: asyncio.Task[object] | None
+        self, reader: Outlet, context: rpc.Context, call: asyncio.Task[object] | None
     ) -> None:
-        """A client that does not read the end of its answer must not hold the call for ever.
+        """Ends a call whose client has stopped reading; other readers of the request go on.
 
         Cancelled by `generate` when the client has read everything. The status is queued before the
-        call is cancelled: a cancelled call alone sends none, and a client that reads again later
-        would wait for ever.
+        call is cancelled: a cancelled call alone sends none, and a client that reads again later would
+        wait for ever.
         """
-        await generation.wait_ended()
-        num_unread = -1
-        while num_unread != generation.outlet.num_queued:
-            num_unread = generation.outlet.num_queued
+        was_waiting, num_taken = False, -1
+        while not (was_waiting and reader.num_taken == num_taken):
+            was_waiting, num_taken = reader.is_waiting, reader.num_taken
             await asyncio.sleep(self._client_stall_seconds)
         status = asyncio.create_task(_send_cancelled(context))
         self._statuses.add(status)
@@ -92,6 +100,25 @@ class CoordinatorServicer:
 
     async def tokenize(self, message: pb.TokenizeRequest, context: rpc.Context) -> pb.TokenizeResponse:
         return pb.TokenizeResponse(token_ids=await self._coordinator.tokenize(message))
+
+
+def _arm_deadline(
+    generation: Generation, reader: Outlet, context: rpc.Context
+) -> asyncio.TimerHandle | None:
+    """Ends the request, or this reader of it, just before the caller's deadline."""
+    seconds = context.time_remaining()
+    if seconds is None:
+        return None
+
+    def expire() -> None:
+        error = TimedOut(f"the caller's deadline came {seconds:.3g} s after the request: allow more time")
+        if generation.is_last_reader(reader):
+            generation.abort(error)
+        else:
+            reader.close(error)
+
+    margin = min(_DEADLINE_MARGIN_SECONDS, seconds / 10)
+    return asyncio.get_running_loop().call_later(max(seconds - margin, 0.0), expire)
 
 
 async def _send_cancelled(context: rpc.Context) -> None:

@@ -1,4 +1,4 @@
-"""What a request is given to run with: the two services, the epoch counter, the time limits."""
+"""What a request is given to run with: the two services, the epoch counter, the limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinator.exchange import Timers
 from coordinator.ports import DraftPort, TargetPort
+from coordinator.tokenizer import Tokenizer
 
 
 class Epochs:
@@ -37,3 +38,17 @@ class RoundLimits:
     draft_timeout_seconds: float
     client_stall_seconds: float
     target_loss_seconds: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every request of a coordinator runs with.
+
+    Args:
+        max_queued: messages that may wait for a reader.
+    """
+
+    services: Services
+    limits: RoundLimits
+    tokenizer: Tokenizer
+    max_queued: int

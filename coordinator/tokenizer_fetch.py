@@ -8,6 +8,7 @@ import grpc
 
 from coordinator.tokenizer import Tokenizer, load_tokenizer
 from protos import rpc, target_pb2
+from protos.statuses import error_from
 
 METHOD = "/dlite.v1.Target/GetTokenizer"
 _TIMEOUT_SECONDS = 30.0
@@ -33,5 +34,5 @@ async def fetch_tokenizer(address: str, expected_hash: str) -> Tokenizer:
                 chunk = rpc.parse(target_pb2.TokenizerChunk, data)
                 files[chunk.name] = files.get(chunk.name, b"") + chunk.data
         except grpc.aio.AioRpcError as error:
-            raise rpc.error_from(error) from error
+            raise error_from(error) from error
     return load_tokenizer(files, expected_hash)

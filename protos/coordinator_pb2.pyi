@@ -160,16 +160,18 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("request_id", "sampling_key", "num_prompt_tokens", "prompt_logprobs")
+    __slots__ = ("request_id", "sampling_key", "num_prompt_tokens", "prompt_logprobs", "choice_sampling_keys")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_KEY_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_SAMPLING_KEYS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     sampling_key: bytes
     num_prompt_tokens: int
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionLogprobs]
-    def __init__(self, request_id: _Optional[str] = ..., sampling_key: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PositionLogprobs, _Mapping]]] = ...) -> None: ...
+    choice_sampling_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, request_id: _Optional[str] = ..., sampling_key: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PositionLogprobs, _Mapping]]] = ..., choice_sampling_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("index", "first_token_index", "token_ids", "text", "logprobs", "tool_calls")
@@ -310,7 +312,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "coordinator_id", "protocol", "target", "drafter", "drafter_connected", "num_running", "default_num_draft_tokens", "default_verify_block_size", "warnings")
+    __slots__ = ("version", "coordinator_id", "protocol", "target", "drafter", "drafter_connected", "num_running", "default_num_draft_tokens", "default_verify_block_size", "warnings", "num_waiting")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -321,6 +323,7 @@ class GetServerInfoResponse(_message.Message):
     DEFAULT_NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VERIFY_BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     version: str
     coordinator_id: str
     protocol: _common_pb2.Protocol
@@ -331,7 +334,8 @@ class GetServerInfoResponse(_message.Message):
     default_num_draft_tokens: int
     default_verify_block_size: int
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., protocol: _Optional[_Union[_common_pb2.Protocol, _Mapping]] = ..., target: _Optional[_Union[_common_pb2.Describe, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.Describe, _Mapping]] = ..., drafter_connected: _Optional[bool] = ..., num_running: _Optional[int] = ..., default_num_draft_tokens: _Optional[int] = ..., default_verify_block_size: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    num_waiting: int
+    def __init__(self, version: _Optional[str] = ..., coordinator_id: _Optional[str] = ..., protocol: _Optional[_Union[_common_pb2.Protocol, _Mapping]] = ..., target: _Optional[_Union[_common_pb2.Describe, _Mapping]] = ..., drafter: _Optional[_Union[_common_pb2.Describe, _Mapping]] = ..., drafter_connected: _Optional[bool] = ..., num_running: _Optional[int] = ..., default_num_draft_tokens: _Optional[int] = ..., default_verify_block_size: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., num_waiting: _Optional[int] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("prompt", "messages", "tools_json")

@@ -8,6 +8,7 @@ DliteError
 ├── OutOfPages          wait: other requests hold the memory
 ├── Busy                wait: the queue is full
 ├── Unavailable         the service is starting, draining or gone: retry elsewhere
+├── TimedOut            the caller's deadline is over: allow more time or ask for less
 ├── NotFound            nothing under this name
 └── AlreadyExists       the name is taken by something else
 """
@@ -64,6 +65,10 @@ class Busy(DliteError):
 
 class Unavailable(DliteError):
     reason = "UNAVAILABLE"
+
+
+class TimedOut(DliteError):
+    reason = "TIMED_OUT"
 
 
 class NotFound(DliteError):

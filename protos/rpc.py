@@ -1,5 +1,4 @@
-"""How every gRPC server and channel of the project is set up, and the one place where errors
-become statuses.
+"""How every gRPC server and channel of the project is set up.
 
 Handlers receive raw bytes and parse them here: with the generated deserialisers one undecodable
 message ends a whole stream with a Python message in an INTERNAL status.
@@ -15,22 +14,20 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError, Message
-from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_health.v1 import _async as health_aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
 from protos import errors
+from protos.statuses import to_status
 
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 # Designed for messages below 1 MiB; the limit leaves room for one long prompt in one message.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 TARGET_MESSAGE_BYTES = 1024 * 1024
-ERROR_DOMAIN = "dlite"
 
 _SIZES = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -59,18 +56,6 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
 ]
 
-_STATUS_CODES: dict[type[errors.DliteError], int] = {
-    errors.InvalidRequest: code_pb2.INVALID_ARGUMENT,
-    errors.TooLarge: code_pb2.RESOURCE_EXHAUSTED,
-    errors.ContractMismatch: code_pb2.FAILED_PRECONDITION,
-    errors.StaleRound: code_pb2.ABORTED,
-    errors.OutOfPages: code_pb2.RESOURCE_EXHAUSTED,
-    errors.Busy: code_pb2.RESOURCE_EXHAUSTED,
-    errors.Unavailable: code_pb2.UNAVAILABLE,
-    errors.NotFound: code_pb2.NOT_FOUND,
-    errors.AlreadyExists: code_pb2.ALREADY_EXISTS,
-}
-
 log = logging.getLogger("dlite.rpc")
 M = TypeVar("M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -87,43 +72,6 @@ def parse(message_type: type[M], data: bytes) -> M:
     except DecodeError as error:
         name = message_type.DESCRIPTOR.full_name
         raise errors.InvalidRequest(f"{len(data)} bytes are not a {name}", field=name) from error
-
-
-def to_status(error: errors.DliteError) -> status_pb2.Status:
-    """The rich gRPC status of an error: code, ErrorInfo, the field at fault, when to retry."""
-    details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN, metadata={"field": error.field})
-    ]
-    if error.field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
-        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if error.retry_after_seconds is not None:
-        delay = duration_pb2.Duration()
-        delay.FromMilliseconds(int(error.retry_after_seconds * 1000))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = status_pb2.Status(code=_STATUS_CODES.get(type(error), code_pb2.INTERNAL), message=str(error))
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    return status
-
-
-def error_from(call_error: grpc.RpcError) -> errors.DliteError:
-    """The error of a failed call as seen by a client: the inverse of `to_status`."""
-    code = getattr(call_error, "code", lambda: None)()
-    details = getattr(call_error, "details", lambda: None)() or ""
-    by_code = {
-        grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
-        grpc.StatusCode.FAILED_PRECONDITION: errors.ContractMismatch,
-        grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Busy,
-        grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
-        grpc.StatusCode.NOT_FOUND: errors.NotFound,
-        grpc.StatusCode.ALREADY_EXISTS: errors.AlreadyExists,
-        grpc.StatusCode.ABORTED: errors.StaleRound,
-    }
-    kind = by_code.get(code, errors.DliteError) if code is not None else errors.DliteError
-    return kind(f"{details} ({code.name if code is not None else 'no status'})")
 
 
 async def abort(context: Context, error: BaseException) -> NoReturn:

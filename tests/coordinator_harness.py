@@ -203,7 +203,7 @@ async def complete(
     answer, messages, failure = Answer(), [], None
     generation = await coordinator.admit(message)
     try:
-        async for response in generation.outlet.messages():
+        async for response in generation.attach().messages():
             answer.add(response)
             messages.append(response)
     except DliteError as error:

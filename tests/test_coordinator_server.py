@@ -141,7 +141,7 @@ async def test_errors_have_codes_and_details() -> None:
         channel = client._channel
         method: Any = channel.unary_stream("/dlite.v1.Coordinator/Generate")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(request(n=3).SerializeToString()).read()
+            await method(request(n=0).SerializeToString()).read()
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert details_of(caught.value)["BadRequest"].field_violations[0].field == "n"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -159,7 +159,7 @@ async def hanging(client: Client, engine: TableEngine, **fields: Any) -> tuple[A
 async def test_an_id_that_runs_is_taken_and_a_full_house_says_when_to_retry() -> None:
     engine = TableEngine()
     engine.step = lambda: []  # type: ignore[method-assign]
-    async with stack(engine, max_running=1, drain_seconds=0) as (client, _, _):
+    async with stack(engine, max_running=1, max_waiting=0, drain_seconds=0) as (client, _, _):
         stream, started = await hanging(client, engine, request_id="mine", max_tokens=50)
         assert started.started.request_id == "mine"
         assert len(started.started.sampling_key) == 16

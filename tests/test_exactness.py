@@ -64,7 +64,7 @@ async def generate(
     generation = await system.coordinator.admit(message)
     ids: list[int] = []
     finished = coordinator_pb2.Finished()
-    async for response in generation.outlet.messages():
+    async for response in generation.attach().messages():
         if response.HasField("delta"):
             assert response.delta.first_token_index == len(ids)
             ids += response.delta.token_ids

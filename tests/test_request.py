@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.bounds import limits_of
-from coordinator.request import PlanDefaults, Request, RequestContext, parse_request, seed_key
+from coordinator.keys import seed_key
+from coordinator.request import PlanDefaults, Request, RequestContext, parse_request
 from coordinator.tokenizer import NoTokenizer
 from protos import common_pb2, coordinator_pb2
 from protos.common_pb2 import MODE_COUPLED, MODE_GREEDY
@@ -111,6 +112,9 @@ def test_a_conversation_goes_through_the_chat_template() -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 510}, "max_tokens"),
         ({"max_tokens": 2**32 - 1}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 65}, "n"),
+        ({"n": 2, "resume": {"token_ids": [4]}}, "resume"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop_token_ids": [V]}, "stop_token_ids"),
@@ -131,8 +135,6 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True}, "logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"prompt_logprobs": True}, "prompt_logprobs"),
-    ({"n": 2}, "n"),
-    ({"n": 0}, "n"),
     ({"tools_json": "[]"}, "tools_json"),
     ({"tool_choice": "auto"}, "tool_choice"),
     ({"response_format": {"regex": "a"}}, "response_format"),
@@ -175,7 +177,7 @@ def test_every_field_of_the_schema_is_handled() -> None:
     supported = {
         *("request_id", "model", "session_id", "prompt", "token_ids", "messages", "resume"),
         *("temperature", "top_p", "top_k", "min_p", "seed", "speculation"),
-        *("max_tokens", "ignore_eos", "stop", "stop_token_ids"),
+        *("max_tokens", "ignore_eos", "stop", "stop_token_ids", "n"),
     }
     refused = {field for _, field in UNSUPPORTED if "." not in field}
     assert set(coordinator_pb2.GenerateRequest.DESCRIPTOR.fields_by_name) == supported | refused

@@ -422,7 +422,7 @@ async def test_cancel_at_each_stage_closes_at_the_target(stage: str) -> None:
     generation = await coordinator.admit(request(max_tokens=30, request_id="r", **fields))
     await reached.wait()
     assert coordinator.abort("r")
-    messages = [message async for message in generation.outlet.messages()]
+    messages = [message async for message in generation.attach().messages()]
     assert messages[-1].finished.finish_reason == FINISH_REASON_ABORT
     num_tokens = sum(len(message.delta.token_ids) for message in messages)
     assert messages[-1].finished.usage.completion_tokens == num_tokens
@@ -441,7 +441,7 @@ async def test_random_cancels_leave_nothing_behind() -> None:
         for _ in range(rng.randint(0, 40)):
             await asyncio.sleep(0)
         generation.abort()
-        messages = [message async for message in generation.outlet.messages()]
+        messages = [message async for message in generation.attach().messages()]
         num_tokens = sum(len(message.delta.token_ids) for message in messages)
         assert messages[-1].finished.usage.completion_tokens == num_tokens
     assert coordinator.num_running == 0
@@ -464,10 +464,11 @@ async def test_a_client_that_does_not_read_stops_its_request_only(fields: dict[s
     port, drafter = TablePort(engine), ScriptedDrafter(engine, 1)
     coordinator = make_coordinator(port, drafter, client_stall_seconds=0.2)
     stalled = await coordinator.admit(request(max_tokens=180, request_id="stalled", k=2, **fields))
+    reader = stalled.attach()
     other, _, _ = await complete(coordinator, request(max_tokens=180, k=2))
     assert len(other.token_ids) == 180
     await stalled.wait_ended()
-    messages = [message async for message in stalled.outlet.messages()]
+    messages = [message async for message in reader.messages()]
     assert messages[-1].finished.finish_reason == FINISH_REASON_ABORT
     assert "unread" in messages[-1].finished.error
     assert 64 <= len(messages) < 64 + 8
@@ -479,7 +480,7 @@ async def test_a_slow_client_still_gets_everything() -> None:
     coordinator = make_coordinator(TablePort(engine), client_stall_seconds=30)
     generation = await coordinator.admit(request(max_tokens=180, mode=OFF))
     answer = Answer()
-    async for message in generation.outlet.messages():
+    async for message in generation.attach().messages():
         answer.add(message)
         for _ in range(3):
             await asyncio.sleep(0)

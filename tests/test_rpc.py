@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from protos import common_pb2, coordinator_pb2, errors, rpc
+from protos.statuses import error_from, to_status
 
 NAME = "dlite.v1.Coordinator"
 DEADLINE_SECONDS = 5.0
@@ -164,8 +165,9 @@ async def test_an_error_carries_reason_and_field(channel: grpc.aio.Channel) -> N
     assert (found["ErrorInfo"].domain, found["ErrorInfo"].reason) == ("dlite", "INVALID_REQUEST")
     assert [v.field for v in found["BadRequest"].field_violations] == ["temperature"]
     assert "RetryInfo" not in found
-    back = rpc.error_from(error)
+    back = error_from(error)
     assert isinstance(back, errors.InvalidRequest)
+    assert (back.field, back.retry_after_seconds) == ("temperature", None)
     assert "temperature: must be below 2, got 3" in str(back)
 
 
@@ -173,14 +175,16 @@ async def test_an_error_says_when_to_retry_only_where_waiting_helps(channel: grp
     error = await failure(channel, prompt("busy"))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert details(error)["RetryInfo"].retry_delay.ToMilliseconds() == 1500
-    assert isinstance(rpc.error_from(error), errors.Busy)
+    back = error_from(error)
+    assert isinstance(back, errors.OutOfPages)
+    assert back.retry_after_seconds == 1.5
 
 
 @pytest.mark.parametrize("kind", errors.DliteError.__subclasses__(), ids=lambda kind: kind.__name__)
 def test_every_error_of_the_tree_has_a_status_that_is_neither_unknown_nor_internal(
     kind: type[errors.DliteError],
 ) -> None:
-    code = rpc.to_status(kind("numbers and advice")).code
+    code = to_status(kind("numbers and advice")).code
     assert code not in (grpc.StatusCode.UNKNOWN.value[0], grpc.StatusCode.INTERNAL.value[0], 0)
 
 
@@ -208,7 +212,7 @@ async def test_an_error_after_the_first_message_ends_the_stream(channel: grpc.ai
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stream.read()
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert isinstance(rpc.error_from(caught.value), errors.Unavailable)
+    assert isinstance(error_from(caught.value), errors.Unavailable)
 
 
 async def test_health_is_not_serving_until_ready(

@@ -65,7 +65,7 @@ async def measure(options: BenchOptions) -> Outcome:
 async def _complete_in_process(system: InProcess, request: coordinator_pb2.GenerateRequest) -> Answer:
     generation = await system.coordinator.admit(request)
     answer = Answer()
-    async for message in generation.outlet.messages():
+    async for message in generation.attach().messages():
         answer.add(message)
     return answer
 

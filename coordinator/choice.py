@@ -1,0 +1,115 @@
+"""One text of a request: its session, its rounds, and its Finished message, which is sent on every end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+
+from coordinator.broadcast import Broadcast
+from coordinator.delivery import Delivery
+from coordinator.lookup import LookupIndex
+from coordinator.output import ClientStalled
+from coordinator.request import Request
+from coordinator.rounds import Rounds
+from coordinator.services import Setting
+from coordinator.session import Session
+from coordinator.textstream import TextStream
+from protos import coordinator_pb2
+from protos.common_pb2 import (
+    FINISH_REASON_ABORT,
+    FINISH_REASON_ERROR,
+    FINISH_REASON_STOP,
+    FinishReason,
+)
+from protos.errors import DliteError
+
+log = logging.getLogger("dlite.coordinator")
+
+
+class Choice:
+    """A text from its Open to its Finished message.
+
+    Args:
+        index: which choice; usage counts the prompt in choice 0.
+        request: of this choice alone, see `Request.choices`.
+        lookup: over the request's tokens; None when it does not use lookup drafts.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        request: Request,
+        lookup: LookupIndex | None,
+        setting: Setting,
+        broadcast: Broadcast,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.index = index
+        self.finished: coordinator_pb2.Finished | None = None
+        self.error: DliteError | None = None
+        self._now = now
+        self._started: float | None = None
+        self._broadcast = broadcast
+        resumed = request.token_ids[request.num_prompt_tokens :]
+        self.session = Session(list(request.token_ids), request.num_prompt_tokens, request.params.max_tokens)
+        text = TextStream(setting.tokenizer.decode, request.stop, resumed)
+        self._delivery = Delivery(self.session, text, broadcast, lookup, index)
+        self._rounds = Rounds(request, self.session, setting.services, setting.limits, self._delivery)
+
+    def start(self, queued_seconds: float) -> asyncio.Task[None]:
+        """Begins to decode; the caller passes the end of the task to `end`."""
+        self._started = self._now() - queued_seconds
+        self._rounds.ledger.queue_seconds = queued_seconds
+        return asyncio.create_task(self._rounds.run(), name=f"choice {self.index}")
+
+    async def wait_opened(self) -> None:
+        """Waits until the target holds the prompt."""
+        await self._rounds.opened.wait()
+
+    def end(self, error: BaseException | None) -> None:
+        """Closes the text at the target and says Finished; harmless when it has ended.
+
+        Args:
+            error: None when the text is complete; CancelledError when it was aborted.
+        """
+        if self.finished is not None:
+            return
+        self._rounds.close()
+        self._delivery.flush()
+        if error is None:
+            self._say_finished(self.session.finish_reason, "")
+        elif isinstance(error, asyncio.CancelledError):
+            self._say_finished(FINISH_REASON_ABORT, str(error) or "aborted")
+        elif isinstance(error, ClientStalled):
+            self._say_finished(FINISH_REASON_ABORT, str(error))
+        else:
+            self.error = error if isinstance(error, DliteError) else _internal(error)
+            self._say_finished(FINISH_REASON_ERROR, str(self.error))
+
+    def _say_finished(self, finish_reason: FinishReason, error: str) -> None:
+        session, ledger = self.session, self._rounds.ledger
+        seconds = 0.0 if self._started is None else self._now() - self._started
+        finished = coordinator_pb2.Finished(
+            index=self.index,
+            finish_reason=finish_reason,
+            usage=ledger.usage(session.num_prompt_tokens, session.num_generated, seconds),
+            ledger=ledger.to_message(),
+            stop_string=self._delivery.stop_string,
+            error=error,
+        )
+        if self.index:
+            finished.usage.prompt_tokens = finished.usage.cached_tokens = 0
+        if finish_reason == FINISH_REASON_STOP and not self._delivery.stop_string:
+            finished.stop_token_id = session.tokens[-1]
+        self.finished = finished
+        self._broadcast.put(coordinator_pb2.GenerateResponse(finished=finished))
+
+
+def _internal(error: BaseException) -> DliteError:
+    """What a client may see of a fault of ours: a reference into the log, no Python message."""
+    reference = uuid.uuid4().hex[:12]
+    log.error("internal error %s", reference, exc_info=error)
+    return DliteError(f"internal error, reference {reference} in the coordinator's log")
