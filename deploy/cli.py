@@ -36,6 +36,7 @@ VERBS = {
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),
+    "eval": Verb("deploy.evaluate", "walk held-out text with a drafter: tau by set and position"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 

@@ -41,12 +41,19 @@ def questions(target: Path, files: Sequence[Path], num_made_up: int, asking: Ask
     Raises:
         NotFound, InvalidRequest: a file cannot be used.
     """
-    tokenizer = FileTokenizer(target)
     texts = [text for file in files for text in _limited(read_prompts(file), asking.limit)]
-    texts += [
-        PromptText((("user", made.prompt),), f"agent:{made.kind}")
-        for made in agent_prompts(num_made_up, asking.seed)
-    ]
+    return as_questions(target, [*texts, *agent_texts(num_made_up, asking.seed)], asking)
+
+
+def agent_texts(count: int, seed: int) -> list[PromptText]:
+    """Made-up prompts; their source is `agent:` and the kind."""
+    made = agent_prompts(count, seed)
+    return [PromptText((("user", one.prompt),), f"agent:{one.kind}") for one in made]
+
+
+def as_questions(target: Path, texts: Sequence[PromptText], asking: Asking) -> list[Question]:
+    """Texts through the target's chat template, less those that are too long."""
+    tokenizer = FileTokenizer(target)
     found: list[Question] = []
     for text in texts:
         messages = [{"role": role, "content": content} for role, content in text.messages]
