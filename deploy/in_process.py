@@ -24,6 +24,7 @@ from target_service import wire as target_wire
 from target_service.build import BuiltTarget
 from target_service.commands import Event
 from target_service.engine_thread import DropCoordinator, EngineThread
+from target_service.wire_commands import command_from
 
 COORDINATOR_ID = "in-process"
 
@@ -65,7 +66,7 @@ class EnginePort:
 
     def send(self, commands: Sequence[target_pb2.Command]) -> None:
         for command in commands:
-            self._thread.post(target_wire.command_from(command, COORDINATOR_ID))
+            self._thread.post(command_from(command, COORDINATOR_ID))
 
     def close(self, request_id: str, epoch: int, keep_length: int) -> None:
         self._inboxes.pop(request_id, None)

@@ -10,10 +10,14 @@ from enum import Enum
 
 import torch
 
+from target_service.logprobs import PositionLogprobs
+from target_service.rejection import TruncatedLaw
+
 
 class FinishReason(Enum):
     STOP = "stop"
     LENGTH = "length"
+    ERROR = "error"  # no token is possible; told by a Refused, never by a Verdict
 
 
 class RefusalCode(Enum):
@@ -24,7 +28,12 @@ class RefusalCode(Enum):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Shapes the target's law and ends the request. temperature 0 is greedy, else coupled."""
+    """Shapes the target's law and ends the request.
+
+    Temperature 0 is greedy; above it the draw is coupled, or that of rejection sampling. Penalties,
+    bad words and min_tokens count generated tokens from num_prompt_tokens; the repetition penalty
+    counts the prompt too.
+    """
 
     temperature: float = 0.0
     top_k: int = 0  # 0 = off
@@ -33,6 +42,28 @@ class SamplingParams:
     max_tokens: int = 1
     ignore_eos: bool = False
     stop_token_ids: frozenset[int] = frozenset()
+    uses_rejection: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: frozenset[int] = frozenset()  # empty: all
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: bool = False
+
+    @property
+    def has_penalties(self) -> bool:
+        counted = (self.presence_penalty, self.frequency_penalty)
+        return any(counted) or self.repetition_penalty != 1.0
+
+    @property
+    def has_processors(self) -> bool:
+        """Whether logits change before temperature and filters."""
+        sets = (self.logit_bias, self.allowed_token_ids, self.bad_words, self.min_tokens)
+        return self.has_penalties or any(bool(value) for value in sets)
 
 
 @dataclass(frozen=True)
@@ -70,6 +101,7 @@ class Verify:
     proposals: tuple[int, ...] = ()
     cohort: int = 0
     want_features: bool = False
+    laws: tuple[TruncatedLaw, ...] = ()  # rejection: what each proposal was drawn from
 
 
 @dataclass(frozen=True)
@@ -123,14 +155,17 @@ class Verdict:
     timing: Timing = field(default_factory=Timing)
     recomputed_tokens: int = 0
     cached_tokens: int = 0  # Open only: found in the prefix cache or a fork's source
+    logprobs: tuple[PositionLogprobs, ...] = ()  # of each token, when asked for
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # Open only, of each prompt token
+    forced_tokens: tuple[int, ...] = ()
 
     def as_partial(self) -> Verdict:
         """A Run's verdict that is not its last."""
         return replace(self, done=False)
 
-    def with_tokens(self, tokens: tuple[int, ...]) -> Verdict:
+    def with_tokens(self, tokens: tuple[int, ...], logprobs: tuple[PositionLogprobs, ...]) -> Verdict:
         """The same answer for all tokens of a Run."""
-        return replace(self, tokens=tokens)
+        return replace(self, tokens=tokens, logprobs=logprobs)
 
 
 @dataclass(frozen=True, eq=False)

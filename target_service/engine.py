@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,11 +18,11 @@ import torch
 
 from target_service.block_pool import BlockPool
 from target_service.commands import Address, Command, Event, Preempted, Verdict
+from target_service.deciding import decide_step, note_prompt_rows
 from target_service.limits import EngineLimits
 from target_service.packing import Extension, PackedStep, pack
 from target_service.page_sharing import PageSharing
 from target_service.requests import Requests
-from target_service.sampling import RowParams, choose
 from target_service.scheduler import Budget, Plan, Work, plan
 from target_service.sequence import Sequence, SequenceState
 from target_service.settling import advance
@@ -116,12 +117,14 @@ class Engine:
         for work in step_plan.work:
             assert work.sequence.active is not None
             work.sequence.active.forward_seconds += forwarded - started
-        return events + self._settle(step_plan, output, forwarded)
+        num_logits = [extension.num_decisions for extension in extensions]
+        return events + self._settle(step_plan, num_logits, output, forwarded)
 
     def _find_prefixes(self) -> None:
         """Looks up sequences that have nothing in the KV, each time until they are computed."""
         for sequence in sorted(self.requests.all(), key=lambda s: s.arrival):
-            if sequence.state is SequenceState.WAITING and not sequence.pages:
+            is_new = sequence.state is SequenceState.WAITING and not sequence.pages
+            if is_new and not sequence.wants_prompt_logprobs:
                 self.sharing.acquire(sequence)
 
     def _evict(self, step_plan: Plan) -> list[Event]:
@@ -142,16 +145,22 @@ class Engine:
         proposals = sequence.proposals if work.decides else ()
         num_committed = work.num_rows - len(proposals)
         start = sequence.kv_length
+        num_decisions = 1 + len(proposals) if work.decides else 0
+        if sequence.wants_prompt_logprobs:
+            num_decisions = work.num_rows
         return Extension(
             token_ids=(*sequence.token_ids[start : start + num_committed], *proposals),
             kv_length=start,
             pages=tuple(sequence.pages),
-            num_decisions=1 + len(proposals) if work.decides else 0,
+            num_decisions=num_decisions,
         )
 
-    def _settle(self, step_plan: Plan, output: StepOutput, forwarded: float) -> list[Event]:
-        rows = [row for work in step_plan.work if work.decides for row in decision_rows(work.sequence)]
-        tokens = choose(output.logits, rows).tokens.tolist() if rows else []
+    def _settle(
+        self, step_plan: Plan, num_logits: SequenceOf[int], output: StepOutput, forwarded: float
+    ) -> list[Event]:
+        rows = _decision_rows(step_plan, num_logits, output)
+        deciding = [work.sequence for work in step_plan.work if work.decides]
+        outcomes = iter(decide_step(deciding, rows.logits, self.limits.eos_ids))
         now = self._clock()
         events: list[Event] = []
         first = 0
@@ -164,8 +173,7 @@ class Engine:
                 continue
             sequence.active.sample_seconds += now - forwarded
             last = first + 1 + len(sequence.proposals)
-            choices, features = tokens[first:last], output.features[first:last]
-            events += advance(sequence, choices, features, self.limits.eos_ids, now)
+            events += advance(sequence, next(outcomes), rows.features[first:last], now)
             self.sharing.publish(sequence)
             self._crop(sequence)
             first = last
@@ -180,10 +188,21 @@ class Engine:
         self.sharing.release(sequence, keep)
 
 
-def decision_rows(sequence: Sequence) -> list[RowParams]:
-    """Row i of a round decides position committed_length + i."""
-    first = sequence.committed_length
-    return [
-        RowParams(sequence.params, sequence.sampling_key, first + i)
-        for i in range(1 + len(sequence.proposals))
-    ]
+def _decision_rows(step_plan: Plan, num_logits: SequenceOf[int], output: StepOutput) -> StepOutput:
+    """The rows that decide; those of prompts whose log-probabilities are wanted are noted instead.
+
+    Args:
+        num_logits: of each work's rows in `output`, its last ones.
+    """
+    rows: list[int] = []
+    first = 0
+    for work, count in zip(step_plan.work, num_logits, strict=True):
+        sequence, end = work.sequence, first + count
+        if sequence.wants_prompt_logprobs:
+            note_prompt_rows(sequence, output.logits[first:end])
+        if work.decides:
+            rows += range(end - 1 - len(sequence.proposals), end)
+        first = end
+    if len(rows) == first:
+        return output
+    return StepOutput(output.logits[rows], output.features[rows])

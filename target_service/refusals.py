@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from target_service.commands import Command, Held, Open, RefusalCode, Refused, Run, Verify
+from collections.abc import Iterable
+
+from target_service.commands import Command, Held, Open, RefusalCode, Refused, Run, SamplingParams, Verify
 from target_service.limits import EngineLimits
+from target_service.rejection import law_problem
 
 KEY_BYTES = 16
 
@@ -35,6 +38,17 @@ def refusal_of(command: Command, limits: EngineLimits, vocab_size: int) -> Refus
     return Refused(command.address, RefusalCode.INVALID_ARGUMENT, message, field)
 
 
+def mode_refusal(command: Command, params: SamplingParams) -> Refused | None:
+    """Proposals come with their laws in rejection mode, and only there."""
+    if not isinstance(command, Verify) or not command.proposals:
+        return None
+    if params.uses_rejection == bool(command.laws):
+        return None
+    wanted = "one law for each proposal" if params.uses_rejection else "no law"
+    message = f"{len(command.laws)} laws, this request's mode wants {wanted}"
+    return Refused(command.address, RefusalCode.INVALID_ARGUMENT, message, "law")
+
+
 def _problem(command: Command, limits: EngineLimits, vocab_size: int) -> tuple[str, str] | None:
     if isinstance(command, Open):
         return _open_problem(command, limits, vocab_size)
@@ -42,15 +56,46 @@ def _problem(command: Command, limits: EngineLimits, vocab_size: int) -> tuple[s
         most = limits.max_verify_block_size - 1
         if len(command.proposals) > most:
             return "proposals", f"{len(command.proposals)} proposals, at most {most} are verified"
-        return _vocabulary_problem("proposals", command.proposals, vocab_size)
+        return _vocabulary_problem("proposals", command.proposals, vocab_size) or _laws_problem(
+            command, vocab_size
+        )
     if isinstance(command, Run) and command.max_tokens < 1:
         return "max_tokens", f"a Run decodes at least one token, not {command.max_tokens}"
     return None
 
 
-def _vocabulary_problem(field: str, ids: tuple[int, ...], vocab_size: int) -> tuple[str, str] | None:
-    if ids and max(ids) >= vocab_size:
-        return field, f"token id {max(ids)} is outside the vocabulary of {vocab_size}"
+def _vocabulary_problem(field: str, ids: Iterable[int], vocab_size: int) -> tuple[str, str] | None:
+    largest = max(ids, default=0)
+    if largest >= vocab_size:
+        return field, f"token id {largest} is outside the vocabulary of {vocab_size}"
+    return None
+
+
+def _laws_problem(command: Verify, vocab_size: int) -> tuple[str, str] | None:
+    if not command.laws:
+        return None
+    if len(command.laws) != len(command.proposals):
+        return "law", f"{len(command.laws)} laws for {len(command.proposals)} proposals"
+    for proposal, law in zip(command.proposals, command.laws, strict=True):
+        problem = law_problem(proposal, law) or _vocabulary_problem("law", law.token_ids, vocab_size)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _params_problem(command: Open, vocab_size: int) -> tuple[str, str] | None:
+    params = command.params
+    bans = (token for word in params.bad_words for token in word)
+    for name, ids in (
+        ("logit_bias", (token for token, _ in params.logit_bias)),
+        ("allowed_token_ids", params.allowed_token_ids),
+        ("bad_words", bans),
+    ):
+        problem = _vocabulary_problem(f"params.{name}", ids, vocab_size)
+        if problem is not None:
+            return problem
+    if params.min_tokens > params.max_tokens:
+        return "params.min_tokens", f"{params.min_tokens} are more than max_tokens {params.max_tokens}"
     return None
 
 
@@ -77,4 +122,6 @@ def _open_problem(command: Open, limits: EngineLimits, vocab_size: int) -> tuple
             f"{total} tokens take {pages} pages of {limits.page_size}, the pool has {room}: "
             "it can never fit; ask for fewer tokens or give the target more pages"
         )
-    return _vocabulary_problem("token_ids", command.token_ids, vocab_size)
+    return _vocabulary_problem("token_ids", command.token_ids, vocab_size) or _params_problem(
+        command, vocab_size
+    )

@@ -24,7 +24,7 @@ from target_service.commands import (
 from target_service.fencing import Action, check
 from target_service.limits import EngineLimits
 from target_service.page_sharing import PageSharing
-from target_service.refusals import out_of_step, refusal_of, stale_epoch
+from target_service.refusals import mode_refusal, out_of_step, refusal_of, stale_epoch
 from target_service.sequence import Answer, Sequence
 from target_service.settling import end_run, replay
 
@@ -98,7 +98,7 @@ class Requests:
         opened = Sequence(command, self._num_arrivals, self._clock)
         self._sequences[command.address.key] = opened
         source = self._sequences.get(RequestKey(command.address.key.coordinator_id, command.fork_of))
-        if source is not None and source is not opened:
+        if source is not None and source is not opened and not opened.wants_prompt_logprobs:
             self._sharing.fork(source, opened)
         return []
 
@@ -111,6 +111,9 @@ class Requests:
         if refusal is not None:
             return [refusal]
         assert not isinstance(command, Close)
+        refusal = mode_refusal(command, sequence.params)
+        if refusal is not None:
+            return [refusal]
         sequence.begin(command)
         if not isinstance(command, Fetch):
             return []

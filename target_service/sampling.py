@@ -13,15 +13,19 @@ import torch
 
 from protos.noise import Domain, coupled_choice, row_state
 from target_service.commands import SamplingParams
+from target_service.rejection import Draft, Place, verify_drafts
+from target_service.verification import NO_TOKEN
 
 
 @dataclass(frozen=True)
 class RowParams:
-    """How one row decides: parameters, the request's key, the position that is decided."""
+    """How one row decides: parameters, the request's key, the position that is decided, and in
+    rejection mode the proposal for it."""
 
     params: SamplingParams
     sampling_key: bytes
     position: int
+    draft: Draft | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +84,10 @@ def filtered_log_law(logits: torch.Tensor, rows: Sequence[RowParams]) -> torch.T
 
 def choose(logits: torch.Tensor, rows: Sequence[RowParams]) -> Choices:
     """Decides one token for each row: argmax at temperature 0 (ties to the lower id), else the
-    coupled draw, a function of (key, prefix) alone.
+    coupled draw, a function of (key, prefix) alone, or that of rejection sampling.
 
     Args:
-        logits: [R, V] raw logits.
+        logits: [R, V] raw or processed logits.
         rows: R rows.
     """
     tokens = torch.argmax(logits, dim=-1)
@@ -93,10 +97,29 @@ def choose(logits: torch.Tensor, rows: Sequence[RowParams]) -> Choices:
     some = [rows[i] for i in drawn]
     index = torch.tensor(drawn, device=logits.device)
     log_law = filtered_log_law(logits[index], some)
-    states = [row_state(row.sampling_key, Domain.TOKEN, row.position) for row in some]
-    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    tokens[index] = coupled_choice(log_law, states, vocabulary)
+    tokens[index] = _draw(log_law, some)
     one_hot = torch.full_like(logits, -torch.inf, dtype=log_law.dtype)
     one_hot.scatter_(1, tokens[:, None], 0.0)
     one_hot[index] = log_law
     return Choices(tokens, one_hot)
+
+
+def _draw(log_law: torch.Tensor, rows: Sequence[RowParams]) -> torch.Tensor:
+    """One token for each row of [R, V]; a row of rejection mode without a draft is a bonus row."""
+    states = [
+        row_state(row.sampling_key, Domain.BONUS if row.params.uses_rejection else Domain.TOKEN, row.position)
+        for row in rows
+    ]
+    vocabulary = torch.arange(log_law.shape[-1], device=log_law.device)
+    tokens = coupled_choice(log_law, states, vocabulary)
+    drafted = [(i, row.draft) for i, row in enumerate(rows) if row.draft is not None]
+    if drafted:
+        index = torch.tensor([i for i, _ in drafted], device=log_law.device)
+        places = [Place(rows[i].sampling_key, rows[i].position) for i, _ in drafted]
+        tokens[index] = verify_drafts(log_law[index].exp(), [draft for _, draft in drafted], places)
+    return tokens
+
+
+def without_dead_ends(tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """[R] tokens with NO_TOKEN in rows of [R, V] whose logits are all -inf."""
+    return tokens.masked_fill(logits.amax(dim=-1) == -torch.inf, NO_TOKEN)

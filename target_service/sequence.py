@@ -25,6 +25,7 @@ from target_service.commands import (
     FinishReason,
     Held,
     Open,
+    Refused,
     RequestKey,
     RoundCommand,
     SamplingParams,
@@ -32,6 +33,8 @@ from target_service.commands import (
     Verdict,
     Verify,
 )
+from target_service.logprobs import NO_LAW, PositionLogprobs
+from target_service.processors import TextState
 from target_service.verification import Limits
 
 
@@ -51,6 +54,7 @@ class ActiveRound:
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
     tokens: list[int] = field(default_factory=list)  # a Run's tokens so far
+    logprobs: list[PositionLogprobs] = field(default_factory=list)  # of them, when asked for
 
     @property
     def proposals(self) -> tuple[int, ...]:
@@ -79,8 +83,9 @@ class ActiveRound:
 class Answer:
     """The stored answer of the last done round."""
 
-    verdict: Verdict | None  # None for a Fetch
+    verdict: Verdict | None  # None for a Fetch, and for a refusal
     features: torch.Tensor | None  # [m, D]
+    refused: Refused | None = None  # the round found no token that is possible
 
 
 class Sequence:
@@ -94,6 +99,8 @@ class Sequence:
         self.num_prompt_tokens = command.num_prompt_tokens
         self.sampling_key = command.sampling_key
         self.params: SamplingParams = command.params
+        self.text_state: TextState | None = None  # of the processors, from the first decision on
+        self.prompt_logprobs: list[PositionLogprobs] = [NO_LAW]  # of the prompt's first tokens
         self.kv_length = 0
         self.pages: list[int] = []
         self.page_hashes: list[bytes] = []  # of the full pages, for the prefix cache
@@ -138,6 +145,11 @@ class Sequence:
         if self.active is None:
             return ()
         return self.active.proposals[: self.params.max_tokens - self.num_generated - 1]
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Until the first answer; then every row of the prompt must be computed, none found."""
+        return self.params.prompt_logprobs and self.last_round < 0
 
     def limits(self, eos_ids: frozenset[int]) -> Limits:
         stops = self.params.stop_token_ids

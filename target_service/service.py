@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from protos import common_pb2, errors, rpc, target_pb2
 from protos.stream import Outbox, Stamps, read_all, write_all
-from target_service import wire
+from target_service import wire, wire_commands
 from target_service.build import BuiltTarget, build
 from target_service.commands import Event
 from target_service.config import TargetConfig
@@ -144,7 +144,7 @@ class TargetService:
         try:
             if command.open.parts > 1 and not _join_parts(stream.opens, command):
                 return
-            self.engine_thread.post(wire.command_from(command, stream.coordinator_id))
+            self.engine_thread.post(wire_commands.command_from(command, stream.coordinator_id))
         except errors.InvalidRequest as error:
             refusal = target_pb2.EventList(events=[wire.refusal_to(command, error)])
             stream.outbox.put(target_pb2.TargetEvent(events=refusal))

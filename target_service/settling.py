@@ -10,9 +10,20 @@ from __future__ import annotations
 
 import torch
 
-from target_service.commands import Command, Event, Features, Fetch, Open, Run, Verdict
+from target_service.commands import (
+    Command,
+    Event,
+    Features,
+    Fetch,
+    FinishReason,
+    Open,
+    RefusalCode,
+    Refused,
+    Run,
+    Verdict,
+)
+from target_service.deciding import Outcome
 from target_service.sequence import Answer, Sequence
-from target_service.verification import decide
 
 
 def _wants_features(sequence: Sequence) -> bool:
@@ -23,26 +34,25 @@ def _wants_features(sequence: Sequence) -> bool:
 
 def advance(
     sequence: Sequence,
-    choices: list[int],
+    outcome: Outcome,
     features: torch.Tensor,  # [v, m, D]
-    eos_ids: frozenset[int],
     now: float,
 ) -> list[Event]:
     """Commits the outcome of one decided round (of one token of a Run).
 
     Args:
         sequence: its KV holds the step's rows already; kv_length is still the old one.
-        choices: the target's token of each of the v rows.
+        outcome: of the v rows.
         features: pivot features of the v rows.
-        eos_ids: the model's end-of-text ids.
         now: seconds, the engine's clock.
 
     Returns:
-        The verdict, and the features if they were wanted.
+        The verdict, and the features if they were wanted; a refusal at a dead end.
     """
     assert sequence.active is not None
-    proposals = sequence.proposals
-    decision = decide(choices, proposals, sequence.limits(eos_ids))
+    proposals, decision = sequence.proposals, outcome.decision
+    if not decision.tokens:
+        return [_dead_end(sequence)]
     committed_before = sequence.committed_length
     sequence.token_ids += decision.tokens
     sequence.kv_length = committed_before + len(decision.tokens) - 1
@@ -50,6 +60,7 @@ def advance(
     sequence.pivot_features = None
     if decision.finish_reason is None:
         sequence.pivot_features = features[decision.num_accepted].clone()
+    is_open, asks_prompt = isinstance(sequence.active.command, Open), sequence.params.prompt_logprobs
     verdict = Verdict(
         address=sequence.active.command.address,
         committed_length=sequence.committed_length,
@@ -59,7 +70,9 @@ def advance(
         finish_reason=decision.finish_reason,
         timing=sequence.active.timing(now),
         recomputed_tokens=sequence.take_recomputed(),
-        cached_tokens=sequence.cached_tokens if isinstance(sequence.active.command, Open) else 0,
+        cached_tokens=sequence.cached_tokens if is_open else 0,
+        logprobs=outcome.logprobs,
+        prompt_logprobs=tuple(sequence.prompt_logprobs) if is_open and asks_prompt else (),
     )
     if isinstance(sequence.active.command, Run):
         return _advance_run(sequence, verdict, now)
@@ -70,6 +83,7 @@ def _advance_run(sequence: Sequence, verdict: Verdict, now: float) -> list[Event
     assert sequence.active is not None
     assert isinstance(sequence.active.command, Run)
     sequence.active.tokens += verdict.tokens
+    sequence.active.logprobs += verdict.logprobs
     is_last = len(sequence.active.tokens) >= sequence.active.command.max_tokens
     if is_last or sequence.finish_reason is not None:
         return end_run(sequence, now, last=verdict)
@@ -87,12 +101,26 @@ def end_run(sequence: Sequence, now: float, last: Verdict | None = None) -> list
     if last is None:
         last = Verdict(active.command.address, sequence.committed_length, (), timing=active.timing(now))
     events: list[Event] = [last]
-    whole = last.with_tokens(tuple(active.tokens))
+    whole = last.with_tokens(tuple(active.tokens), tuple(active.logprobs))
     features = sequence.pivot_features if _wants_features(sequence) else None
     if features is not None:
         events.append(Features(last.address, features))
     sequence.finish_round(Answer(whole, features))
     return events
+
+
+def _dead_end(sequence: Sequence) -> Refused:
+    """Ends a text none of whose continuations its masks allow."""
+    assert sequence.active is not None
+    message = (
+        f"no token is possible at position {sequence.committed_length}: allowed_token_ids, bad_words, "
+        "min_tokens, stop ids and the grammar exclude one another"
+    )
+    address = sequence.active.command.address
+    refused = Refused(address, RefusalCode.INVALID_ARGUMENT, message, "params")
+    sequence.finish_reason, sequence.pivot_features = FinishReason.ERROR, None
+    sequence.finish_round(Answer(None, None, refused))
+    return refused
 
 
 def _finish(sequence: Sequence, verdict: Verdict) -> list[Event]:
@@ -105,6 +133,8 @@ def replay(command: Command, sequence: Sequence) -> list[Event]:
     """The stored answer of the last done round, under the repeated command's address."""
     assert sequence.answer is not None
     events: list[Event] = []
+    if sequence.answer.refused is not None:
+        events.append(sequence.answer.refused)
     if sequence.answer.verdict is not None:
         events.append(sequence.answer.verdict)
     if sequence.answer.features is not None:

@@ -1,5 +1,6 @@
-"""Which proposals stand. Pure; greedy and coupled share it, since both compare with the target's
-own choice for the row: row i decides position n+1+i and proposal i+1 is for the same position.
+"""Which proposals stand. Pure; all modes share it, since each compares with the target's own choice
+for the row: row i decides position n+1+i and proposal i+1 is for the same position. (In rejection
+mode the choice of a row is its proposal if that is accepted, else the token drawn instead.)
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from target_service.commands import FinishReason
+
+# The choice of a row whose masks leave no token.
+NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome of a round: `tokens` are committed, `num_accepted` of them were proposals."""
+    """The outcome of a round: `tokens` are committed, `num_accepted` of them were proposals.
+
+    Without tokens the text is at a dead end: no token is possible at its next position.
+    """
 
     tokens: tuple[int, ...]
     num_accepted: int
@@ -38,15 +45,20 @@ def accepted_prefix(choices: Sequence[int], proposals: Sequence[int]) -> int:
 def decide(choices: Sequence[int], proposals: Sequence[int], limits: Limits) -> Decision:
     """Accepts a prefix, appends the target's own token, and cuts at a stop id or the limit.
 
-    A stop id inside the committed block wins over the limit when it comes no later.
+    A stop id inside the committed block wins over the limit when it comes no later. A row without a
+    possible token ends the block before it, as if there had been no proposal for it.
 
     Args:
-        choices: the target's token for each of the v = len(proposals) + 1 rows.
+        choices: the target's token for each of the v = len(proposals) + 1 rows, or NO_TOKEN.
         proposals: v - 1 tokens.
         limits: see `Limits`.
     """
     num_accepted = accepted_prefix(choices, proposals)
     tokens = tuple(choices[: num_accepted + 1])
+    if tokens[-1] == NO_TOKEN:
+        tokens, num_accepted = tokens[:-1], max(num_accepted - 1, 0)
+        if not tokens:
+            return Decision((), 0, None)
     for count, token in enumerate(tokens[: limits.remaining], start=1):
         if token in limits.stop_ids:
             return Decision(tokens[:count], min(num_accepted, count), FinishReason.STOP)

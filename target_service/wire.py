@@ -1,8 +1,7 @@
-"""Protobuf to records and back; the only file besides service.py that knows protobuf."""
+"""Events from records to protobuf: what goes out, and the target's description of itself."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -12,18 +11,8 @@ from protos.errors import InvalidRequest
 from protos.noise import NOISE_VERSION
 from target_service import commands as c
 from target_service.build import TargetDescription
+from target_service.logprobs import PositionLogprobs, TokenLogprob
 
-# Optional processors that later capabilities bring; set means refused.
-_UNSUPPORTED_OPTIONAL = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-_UNSUPPORTED_SET = (
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "min_tokens",
-    "logprobs",
-    "top_logprobs",
-    "prompt_logprobs",
-)
 _REFUSAL_CODES = {
     c.RefusalCode.STALE_EPOCH: target_pb2.REFUSAL_CODE_STALE_EPOCH,
     c.RefusalCode.OUT_OF_STEP: target_pb2.REFUSAL_CODE_OUT_OF_STEP,
@@ -36,90 +25,6 @@ _FINISH_REASONS = {
 }
 # Features leave in messages of about this size, after the small message with the verdicts.
 FEATURE_MESSAGE_BYTES = 256 * 1024
-
-
-def address_of(command: target_pb2.Command, coordinator_id: str) -> c.Address:
-    if not command.request_id:
-        raise InvalidRequest("empty", field="request_id")
-    if command.epoch == 0:
-        raise InvalidRequest("epochs start at 1", field="epoch")
-    return c.Address(c.RequestKey(coordinator_id, command.request_id), command.epoch, command.round)
-
-
-def command_from(command: target_pb2.Command, coordinator_id: str) -> c.Command:
-    """One command.
-
-    Raises:
-        InvalidRequest: a field is missing, out of range or not supported, by name.
-    """
-    address = address_of(command, coordinator_id)
-    kind = command.WhichOneof("kind")
-    if kind == "open":
-        return _open_from(command.open, address)
-    if kind == "verify":
-        verify = command.verify
-        if verify.law:
-            raise InvalidRequest("rejection mode is not supported yet", field="verify.law")
-        return c.Verify(
-            address, verify.committed_length, tuple(verify.proposals), verify.cohort, verify.want_features
-        )
-    if kind == "run":
-        run = command.run
-        return c.Run(address, run.committed_length, run.max_tokens, run.want_features)
-    if kind == "fetch":
-        return c.Fetch(address, command.fetch.committed_length)
-    if kind == "hold":
-        return c.Hold(address)
-    if kind == "close":
-        return c.Close(address, command.close.keep_length)
-    raise InvalidRequest("a command of no known kind", field="kind")
-
-
-def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
-    if address.round != 0:
-        raise InvalidRequest(f"Open is round 0, not {address.round}", field="round")
-    if message.grammar.WhichOneof("format") is not None:
-        raise InvalidRequest("structured output is not supported yet", field="grammar")
-    return c.Open(
-        address=address,
-        token_ids=tuple(message.token_ids),
-        num_prompt_tokens=message.num_prompt_tokens,
-        sampling_key=message.sampling_key,
-        params=params_from(message.params),
-        want_features=message.want_features,
-        fork_of=message.fork_of,
-    )
-
-
-def _within(value: float, low: float, high: float, field: str) -> float:
-    if not low <= value <= high or math.isnan(value):
-        raise InvalidRequest(f"{value} is not in [{low}, {high}]", field=f"params.{field}")
-    return value
-
-
-def params_from(message: common_pb2.SamplingParams) -> c.SamplingParams:
-    """Sampling parameters; what is set and not supported is refused by name."""
-    for name in _UNSUPPORTED_OPTIONAL:
-        if message.HasField(name):
-            raise InvalidRequest("not supported yet", field=f"params.{name}")
-    for name in _UNSUPPORTED_SET:
-        if getattr(message, name):
-            raise InvalidRequest("not supported yet", field=f"params.{name}")
-    temperature = _within(message.temperature, 0.0, 1e6, "temperature")
-    greedy = temperature == 0.0
-    expected = common_pb2.MODE_GREEDY if greedy else common_pb2.MODE_COUPLED
-    if message.mode not in (common_pb2.MODE_UNSPECIFIED, expected):
-        name = common_pb2.Mode.Name(message.mode) if message.mode in common_pb2.Mode.values() else "?"
-        raise InvalidRequest(f"{name} at temperature {temperature} is not supported", field="params.mode")
-    return c.SamplingParams(
-        temperature=temperature,
-        top_k=message.top_k if message.HasField("top_k") else 0,
-        top_p=_within(message.top_p if message.HasField("top_p") else 1.0, 1e-9, 1.0, "top_p"),
-        min_p=_within(message.min_p if message.HasField("min_p") else 0.0, 0.0, 1.0, "min_p"),
-        max_tokens=message.max_tokens,
-        ignore_eos=message.ignore_eos,
-        stop_token_ids=frozenset(message.stop_token_ids),
-    )
 
 
 def refusal_to(command: target_pb2.Command, error: InvalidRequest) -> target_pb2.Event:
@@ -158,7 +63,18 @@ def _verdict_to(event: c.Verdict) -> target_pb2.Verdict:
         timing=_timing_to(event.timing),
         recomputed_tokens=event.recomputed_tokens,
         cached_tokens=event.cached_tokens,
+        logprobs=[_logprobs_to(entry) for entry in event.logprobs],
+        prompt_logprobs=[_logprobs_to(entry) for entry in event.prompt_logprobs],
+        forced_tokens=event.forced_tokens,
     )
+
+
+def _logprobs_to(entry: PositionLogprobs) -> common_pb2.PositionLogprobs:
+    def one(item: TokenLogprob) -> common_pb2.TokenLogprob:
+        return common_pb2.TokenLogprob(token_id=item.token_id, logprob=item.logprob)
+
+    chosen = None if entry.chosen is None else one(entry.chosen)
+    return common_pb2.PositionLogprobs(chosen=chosen, top=[one(item) for item in entry.top])
 
 
 def _features_to(event: c.Features, dtype: str | None) -> target_pb2.Features:

@@ -26,7 +26,10 @@ ALLOWED = {
     "deploy": set(PACKAGES),
 }
 # In these packages protobuf classes stop at the wire.
-PROTOBUF_FILES = {"target_service": {"service.py", "wire.py"}, "draft_service": {"service.py", "wire.py"}}
+PROTOBUF_FILES = {
+    "target_service": {"service.py", "wire.py", "wire_commands.py"},
+    "draft_service": {"service.py", "wire.py"},
+}
 TORCH_FREE_PROTOS = {"errors.py", "rpc.py", "stream.py", "config.py", "__init__.py"}
 
 MAX_FILE_LINES = 250

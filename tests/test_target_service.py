@@ -179,7 +179,7 @@ async def test_a_bad_command_refuses_itself_only() -> None:
     async with running_target() as running, peer(running) as side:
         await side.hello()
         bad = open_command("bad")
-        bad.open.params.presence_penalty = 1.0
+        bad.open.params.presence_penalty = 9.0
         nameless = open_command("")
         await side.command(bad, nameless, open_command("good"))
         assert (await side.next("refused")).refused.field == "params.presence_penalty"
@@ -187,24 +187,24 @@ async def test_a_bad_command_refuses_itself_only() -> None:
         assert (await side.next("verdict")).verdict.request_id == "good"
 
 
-UNSUPPORTED = {
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.5,
-    "repetition_penalty": 1.0,
-    "min_tokens": 3,
-    "logprobs": True,
-    "top_logprobs": 2,
-    "prompt_logprobs": True,
-    "mode": common_pb2.MODE_REJECTION,
+OUT_OF_RANGE = {
+    "presence_penalty": 2.5,
+    "frequency_penalty": float("nan"),
+    "repetition_penalty": 0.0,
+    "min_tokens": 2**31,
+    "top_logprobs": 21,
+    "top_p": 0.0,
+    "min_p": 1.5,
+    "mode": common_pb2.MODE_REJECTION,  # at temperature 0
 }
 
 
-@pytest.mark.parametrize("field", UNSUPPORTED)
-async def test_what_is_not_supported_is_named(field: str) -> None:
+@pytest.mark.parametrize("field", OUT_OF_RANGE)
+async def test_a_parameter_out_of_range_is_named(field: str) -> None:
     async with running_target() as running, peer(running) as side:
         await side.hello()
         command = open_command()
-        setattr(command.open.params, field, UNSUPPORTED[field])
+        setattr(command.open.params, field, OUT_OF_RANGE[field])
         await side.command(command)
         assert (await side.next("refused")).refused.field == f"params.{field}"
 

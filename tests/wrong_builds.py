@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -129,25 +129,14 @@ def _decide_without(what: str) -> Callable[[Sequence[int], Sequence[int], Limits
 # ---- settling ------------------------------------------------------------------------------------
 
 
-def _pivot_of_the_block_end(
-    sequence: Any, choices: list[int], features: torch.Tensor, eos_ids: frozenset[int], now: float
-) -> list[c.Event]:
-    return _advance(sequence, choices, features[-1:].expand_as(features), eos_ids, now)
+def _pivot_of_the_block_end(sequence: Any, outcome: Any, features: torch.Tensor, now: float) -> list[c.Event]:
+    return _advance(sequence, outcome, features[-1:].expand_as(features), now)
 
 
-def _kept_rejected_rows(
-    sequence: Any, choices: list[int], features: torch.Tensor, eos_ids: frozenset[int], now: float
-) -> list[c.Event]:
+def _kept_rejected_rows(choices: Sequence[int], proposals: Sequence[int], _limits: Limits) -> Decision:
     """Commits the choices of rejected rows too: each request advances by the whole block."""
-    proposals = sequence.proposals
     num_accepted = verification.accepted_prefix(choices, proposals)
-    forced = [*proposals[:num_accepted], *choices[num_accepted:]]
-    sequence.active.command = _with_proposals(sequence.active.command, tuple(forced[: len(proposals)]))
-    return _advance(sequence, choices, features, eos_ids, now)
-
-
-def _with_proposals(command: Any, proposals: tuple[int, ...]) -> Any:
-    return replace(command, proposals=proposals) if isinstance(command, c.Verify) else command
+    return Decision((*proposals[:num_accepted], *choices[num_accepted:]), len(proposals), None)
 
 
 _advance = settling.advance
@@ -239,7 +228,7 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
     ),
     "advance-by-the-block": WrongBuild(
         "a request advances by the whole block instead of by its own A + 1",
-        everywhere(settling.advance, _kept_rejected_rows),
+        everywhere(verification.decide, _kept_rejected_rows),
         "tests/test_target_parity.py::test_crop_then_extend_is_never_drafted",
     ),
     "stale-epoch-executed": WrongBuild(
