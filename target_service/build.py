@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from protos.errors import InvalidRequest
 from protos.feature_layers import build_target_layer_ids
@@ -16,7 +17,11 @@ from target_service.engine import Engine
 from target_service.fingerprint import embedding_hash, model_fingerprint, tokenizer_files, tokenizer_hash
 from target_service.limits import EngineLimits
 from target_service.loader import LoadedTarget
+from target_service.memory_plan import PoolWish, StepSize, available_bytes, plan_pages
 from target_service.model import TargetModel, input_embedding, kv_shape, self_test_logits
+
+# Requests that verify a whole block in one step, for the memory plan.
+_LARGE_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -55,21 +60,25 @@ class BuiltTarget:
     tokenizer_files: dict[str, bytes]
 
 
-def pool_pages(config: TargetConfig, bytes_per_token: int, max_context: int) -> int:
-    """Pages of the pool: as told, else what fits the byte limit, at most eight full contexts.
+def pool_pages(config: TargetConfig, model: PreTrainedModel, max_context: int) -> int:
+    """Pages of the pool: what fits the memory beside the largest step, at most eight full contexts.
 
     Raises:
-        InvalidRequest: not one page fits.
+        InvalidRequest: they do not fit.
     """
-    if config.num_pages:
-        return config.num_pages
-    page_bytes = bytes_per_token * config.page_size
-    pages = min(config.max_pool_bytes // page_bytes, 8 * -(-max_context // config.page_size))
-    if pages < 1:
-        raise InvalidRequest(
-            f"{config.max_pool_bytes} bytes hold no page of {page_bytes} bytes", field="max_pool_bytes"
-        )
-    return int(pages)
+    hf_config = model.config
+    step = StepSize(
+        rows=config.prefill_rows + _LARGE_BATCH * config.max_verify_block_size,
+        decision_rows=_LARGE_BATCH * config.max_verify_block_size,
+        hidden_size=int(hf_config.hidden_size),
+        intermediate_size=int(hf_config.intermediate_size),
+        vocab_size=int(hf_config.vocab_size),
+        dtype_bytes=model.dtype.itemsize,
+    )
+    useful = 8 * -(-max_context // config.page_size)
+    wish = PoolWish(config.num_pages, config.max_pool_bytes, useful)
+    page_bytes = kv_shape(model).bytes_per_token() * config.page_size
+    return plan_pages(wish, page_bytes, step.num_bytes(), available_bytes(model.device))
 
 
 def _tapped_layers(config: TargetConfig, num_layers: int) -> tuple[int, ...]:
@@ -101,12 +110,12 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
     hf_config = loaded.model.config
     num_layers = int(hf_config.num_hidden_layers)
     max_context = config.max_context or int(hf_config.max_position_embeddings)
-    pages = pool_pages(config, kv_shape(loaded.model).bytes_per_token(), max_context)
     tapped_layers = _tapped_layers(config, num_layers)
     fingerprint = model_fingerprint(loaded.folder)
     kernel = kernel_choice.choose(config.linear_kernel, loaded.model, fingerprint, config.threads)
     stock = self_test_logits(loaded.model)
     fused.install(loaded.model, kernel)
+    pages = pool_pages(config, loaded.model, max_context)
     model = TargetModel(loaded.model, tapped_layers, pages, config.page_size)
     model.self_test(stock)
     limits = EngineLimits(

@@ -28,8 +28,11 @@ class TargetConfig(ServiceConfig):
     threads: int = Field(1, ge=1, description="compute threads")
     page_size: int = Field(16, ge=1, description="tokens a KV page holds")
     num_pages: int = Field(0, ge=0, description="pages in the pool; 0: from max_pool_bytes")
-    max_pool_bytes: int = Field(2 << 30, ge=1, description="most bytes of KV when num_pages is 0")
-    prefill_rows: int = Field(256, ge=1, description="rows of prefill in a step")
+    max_pool_bytes: int = Field(1 << 30, ge=1, description="most bytes of KV when num_pages is 0")
+    prefill_rows: int = Field(256, ge=1, description="most rows of prefill in a step")
+    prefill_seconds: float = Field(
+        0.25, ge=0, description="time that prefill may take of a step, by measured row cost; 0: no limit"
+    )
     max_context: int = Field(0, ge=0, description="longest prompt + text; 0: the model's own")
     max_verify_block_size: int = Field(32, ge=1, description="most rows of one verification")
     prefix_cache: bool = Field(True, description="find the pages of past texts again")

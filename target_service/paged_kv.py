@@ -39,8 +39,9 @@ class PagedKV:
         # Heads first: the rows of one head follow one another, so a context of contiguous pages is
         # read as it lies.
         size = (shape.num_layers, shape.num_heads, num_pages * page_size, shape.head_dim)
-        self.keys = torch.zeros(size, dtype=shape.dtype, device=device)  # [L, H, P*S, C]
-        self.values = torch.zeros(size, dtype=shape.dtype, device=device)
+        # Written, not only reserved: the system gives the memory now or never.
+        self.keys = torch.empty(size, dtype=shape.dtype, device=device).zero_()  # [L, H, P*S, C]
+        self.values = torch.empty(size, dtype=shape.dtype, device=device).zero_()
 
     def write(
         self,

@@ -93,9 +93,13 @@ def test_hashes() -> None:
 
 
 def test_pool_pages() -> None:
-    config = TargetConfig.load(None, target="x", max_pool_bytes=1000)
-    assert pool_pages(config, 1, 10_000) == 62
-    assert pool_pages(config, 1, 16) == 8
-    assert pool_pages(TargetConfig.load(None, num_pages=3), 1, 1) == 3
-    with pytest.raises(InvalidRequest, match="hold no page"):
-        pool_pages(config, 1000, 10)
+    # The tiny model keeps 2 * 3 layers * 2 heads * 8 * 8 bytes = 768 bytes a token.
+    model = tiny_target("llama")
+    config = TargetConfig.load(None, target="x", max_pool_bytes=10 * 16 * 768)
+    assert pool_pages(config, model, 10_000) == 10
+    assert pool_pages(config, model, 16) == 8
+    assert pool_pages(TargetConfig.load(None, num_pages=3), model, 1) == 3
+    with pytest.raises(InvalidRequest, match="no page"):
+        pool_pages(TargetConfig.load(None, max_pool_bytes=1000), model, 10)
+    with pytest.raises(InvalidRequest, match="headroom"):
+        pool_pages(TargetConfig.load(None, num_pages=1 << 40), model, 10)
