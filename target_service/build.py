@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from protos.errors import InvalidRequest
 from protos.feature_layers import build_target_layer_ids
-from target_service import attention, fused, kernel_choice, loader
+from target_service import flash_kv, fused, kernel_choice, loader
 from target_service.config import TargetConfig
 from target_service.engine import Engine
 from target_service.fingerprint import embedding_hash, model_fingerprint, tokenizer_files, tokenizer_hash
@@ -91,6 +91,15 @@ def _tapped_layers(config: TargetConfig, num_layers: int) -> tuple[int, ...]:
         raise InvalidRequest(str(error), field="num_tapped_layers") from error
 
 
+def _flash(config: TargetConfig, model: PreTrainedModel) -> flash_kv.Kernel | None:
+    """flash-attn's kernel where it is asked for by name; `auto` never takes one that is not proved."""
+    if config.attention in ("auto", "sdpa"):
+        return None
+    if config.attention != "flash":
+        raise InvalidRequest(f"unknown attention {config.attention!r}: auto, sdpa, flash", field="attention")
+    return flash_kv.load_kernel(config.page_size, model.dtype, model.device)
+
+
 def build(config: TargetConfig) -> BuiltTarget:
     """Loads, self-tests and warms up a target.
 
@@ -116,7 +125,8 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
     stock = self_test_logits(loaded.model)
     fused.install(loaded.model, kernel)
     pages = pool_pages(config, loaded.model, max_context)
-    model = TargetModel(loaded.model, tapped_layers, pages, config.page_size)
+    flash = _flash(config, loaded.model)
+    model = TargetModel(loaded.model, tapped_layers, pages, config.page_size, flash)
     model.self_test(stock)
     limits = EngineLimits(
         page_size=config.page_size,
@@ -127,6 +137,7 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
         eos_ids=loaded.eos_ids,
         prefix_root=fingerprint.encode(),
         uses_prefix_cache=config.prefix_cache,
+        prefill_seconds=config.prefill_seconds,
     )
     description = _describe(loaded, model, limits, config, kernel)
     files = tokenizer_files(loaded.folder)
@@ -147,7 +158,7 @@ def _describe(
         num_layers=int(loaded.model.config.num_hidden_layers),
         tapped_layers=model.tapped_layers,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        attention_kernel=attention.KERNEL_NAME,
+        attention_kernel=model.attention_kernel,
         linear_kernel=kernel,
         max_context=limits.max_context,
         page_size=limits.page_size,

@@ -22,6 +22,7 @@ from target_service.deciding import decide_step, note_prompt_rows
 from target_service.limits import EngineLimits
 from target_service.packing import Extension, PackedStep, pack
 from target_service.page_sharing import PageSharing
+from target_service.prefill_budget import PrefillBudget
 from target_service.requests import Requests
 from target_service.scheduler import Budget, Plan, Work, plan
 from target_service.sequence import Sequence, SequenceState
@@ -68,6 +69,7 @@ class Engine:
         self.requests = Requests(self.sharing, limits, model.vocab_size, clock)
         self.num_steps = 0
         self.num_rows = 0
+        self._prefill = PrefillBudget(limits.prefill_seconds, limits.page_size, limits.prefill_rows)
         self._model = model
         self._clock = clock
 
@@ -100,10 +102,7 @@ class Engine:
         started = self._clock()
         self._find_prefixes()
         budget = Budget(
-            self.pool.num_available,
-            self.limits.page_size,
-            self.limits.prefill_rows,
-            self.pool.references,
+            self.pool.num_available, self.limits.page_size, self._prefill.rows, self.pool.references
         )
         step_plan = plan(self.requests.all(), budget)
         events = self._evict(step_plan)
@@ -112,13 +111,20 @@ class Engine:
         extensions = [self._extend(work, started) for work in step_plan.work]
         output = self._model.forward(pack(extensions, self.limits.page_size, self._model.device))
         forwarded = self._clock()
-        self.num_steps += 1
-        self.num_rows += sum(len(extension.token_ids) for extension in extensions)
-        for work in step_plan.work:
-            assert work.sequence.active is not None
-            work.sequence.active.forward_seconds += forwarded - started
+        self._note_step(step_plan, extensions, forwarded - started)
         num_logits = [extension.num_decisions for extension in extensions]
         return events + self._settle(step_plan, num_logits, output, forwarded)
+
+    def _note_step(self, step_plan: Plan, extensions: SequenceOf[Extension], seconds: float) -> None:
+        rows = [len(extension.token_ids) for extension in extensions]
+        self.num_steps += 1
+        self.num_rows += sum(rows)
+        for work in step_plan.work:
+            assert work.sequence.active is not None
+            work.sequence.active.forward_seconds += seconds
+        works = zip(step_plan.work, rows, strict=True)
+        prefill = sum(count for work, count in works if work.sequence.num_pending > 1)
+        self._prefill.note(prefill, sum(rows), seconds)
 
     def _find_prefixes(self) -> None:
         """Looks up sequences that have nothing in the KV, each time until they are computed."""

@@ -10,8 +10,19 @@ import torch
 from coordinator.config import CoordinatorConfig
 from protos.errors import InvalidRequest
 from target_service import commands as c
-from target_service.engine import Engine
-from tests.fakes import KEY, Driver, params, plain_greedy, table_engine, tiny_engine, tiny_target
+from target_service.engine import Engine, StepOutput
+from target_service.packing import PackedStep
+from tests.fakes import (
+    KEY,
+    Driver,
+    TableTarget,
+    limits_for,
+    params,
+    plain_greedy,
+    table_engine,
+    tiny_engine,
+    tiny_target,
+)
 
 COUNTING = torch.eye(50).roll(1, dims=1) * 5.0
 
@@ -108,3 +119,31 @@ def test_times_that_would_block_for_ever_are_refused() -> None:
     for name in ("draft_timeout_seconds", "resend_seconds", "client_stall_seconds", "hang_seconds"):
         with pytest.raises(InvalidRequest, match=name):
             CoordinatorConfig.load(None, target_address="127.0.0.1:1", **{name: -1.0})
+
+
+class SlowModel(TableTarget):
+    """Every row costs 10 ms on the clock it is given."""
+
+    now = 0.0
+
+    def forward(self, step: PackedStep) -> StepOutput:
+        self.now += 0.01 * len(step.token_ids)
+        self.steps = [*getattr(self, "steps", []), len(step.token_ids)]
+        return super().forward(step)
+
+
+def test_a_long_prompt_takes_its_budget_of_a_step_and_no_more() -> None:
+    model = SlowModel(COUNTING)
+    limits = limits_for(prefill_rows=256, prefill_seconds=0.32, max_context=4000, num_pages=300)
+    engine = Engine(model, limits, clock=lambda: model.now)
+    running = Driver(engine, "running")
+    running.open([1], params(200))
+    running.round += 1
+    engine.apply(c.Run(running.address(), 2, 199))
+    engine.apply(Driver(engine, "long").open_command([i % 50 for i in range(3000)], params(1)))
+    model.steps = []
+    while any(s.key.request_id == "long" and s.finish_reason is None for s in engine.requests.all()):
+        engine.step()
+    assert model.steps[0] == 257  # nothing is measured yet
+    assert all(rows <= 33 for rows in model.steps[2:]), "more than 0.32 s of prefill at 10 ms a row"
+    assert min(model.steps[1:-1]) > 16
