@@ -58,6 +58,7 @@ class BuiltTarget:
     engine: Engine
     description: TargetDescription
     tokenizer_files: dict[str, bytes]
+    feature_dtype: str | None = None  # wire dtype of pivot features; None: as they are computed
 
 
 def pool_pages(config: TargetConfig, model: PreTrainedModel, max_context: int) -> int:
@@ -141,7 +142,8 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
     )
     description = _describe(loaded, model, limits, config, kernel)
     files = tokenizer_files(loaded.folder)
-    return BuiltTarget(Engine(model, limits), description, files)
+    wire_dtype = None if config.feature_dtype == "auto" else config.feature_dtype
+    return BuiltTarget(Engine(model, limits), description, files, wire_dtype)
 
 
 def _describe(

@@ -32,6 +32,9 @@ def target(
     num_pages: Annotated[int | None, typer.Option(help="KV pages; default by memory.", min=1)] = None,
     prefill_chunk: Annotated[int | None, typer.Option(help="Rows of prefill in a step.", min=1)] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16.")] = None,
+    feature_dtype: Annotated[
+        str | None, typer.Option(help="Pivot features on the wire: auto, f32, f16, bf16 or int8.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
     linear_kernel: Annotated[
         str | None, typer.Option(help="auto, torch, torch_fused, onednn or fbgemm_fp16.")
@@ -54,6 +57,7 @@ def target(
         num_pages=num_pages,
         prefill_rows=prefill_chunk,
         dtype=dtype,
+        feature_dtype=feature_dtype,
         device=device,
         linear_kernel=linear_kernel,
     )

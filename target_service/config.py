@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -22,6 +22,7 @@ class TargetConfig(ServiceConfig):
     num_tapped_layers: int = Field(8, ge=2, description="m, when no layer ids are given")
     dtype: str = Field("auto", description="float32, float64, bfloat16; auto: float32 on CPU")
     device: str = Field("cpu", description="torch device")
+    attention: str = Field("auto", description="sdpa, or flash with flash-attn on a GPU; auto: sdpa")
     linear_kernel: str = Field(
         "auto", description="torch, torch_fused, onednn, fbgemm_fp16; auto: measured once, kept in the cache"
     )
@@ -35,4 +36,7 @@ class TargetConfig(ServiceConfig):
     )
     max_context: int = Field(0, ge=0, description="longest prompt + text; 0: the model's own")
     max_verify_block_size: int = Field(32, ge=1, description="most rows of one verification")
+    feature_dtype: Literal["auto", "f32", "f16", "bf16", "int8"] = Field(
+        "auto", description="pivot features on the wire; int8 halves bf16's bytes at little loss"
+    )
     prefix_cache: bool = Field(True, description="find the pages of past texts again")

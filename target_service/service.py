@@ -67,7 +67,7 @@ class TargetService:
     # ---- the engine's thread --------------------------------------------------------------------
 
     def _emit(self, coordinator_id: str, events: list[Event]) -> None:
-        messages = wire.messages_to(events)
+        messages = wire.messages_to(events, self._built.feature_dtype)
         self._loop.call_soon_threadsafe(self._deliver, coordinator_id, messages)
 
     def _on_failure(self, _error: BaseException) -> None:
