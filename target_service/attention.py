@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from target_service.flash_kv import FlashKV, FlashTables
 from target_service.packing import PackedStep
 from target_service.paged_kv import PagedKV
 
@@ -28,7 +29,8 @@ class StepContext:
     """What the attention of one step needs beyond its tensors."""
 
     step: PackedStep
-    kv: PagedKV
+    kv: PagedKV | FlashKV
+    tables: FlashTables | None = None  # with FlashKV
 
 
 def paged_attention(
@@ -70,6 +72,9 @@ def attend(
     queries, keys, values = heads
     step, kv = paged.step, paged.kv
     kv.write(layer, step.slots, keys, values)
+    if isinstance(kv, FlashKV):
+        assert paged.tables is not None
+        return kv.attend(layer, queries, paged.tables, scaling)
     outputs = []
     for span in step.spans:
         past_keys, past_values = kv.read(layer, span.context)

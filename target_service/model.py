@@ -9,15 +9,16 @@ Shapes: N rows, R deciding rows, m tapped layers, D width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from protos.errors import ContractMismatch
-from target_service import attention
+from target_service import attention, flash_kv
 from target_service.attention import StepContext
 from target_service.engine import StepOutput
+from target_service.feature_taps import FeatureTaps
+from target_service.flash_kv import FlashKV, FlashTables, Kernel
 from target_service.packing import Extension, PackedStep, pack
 from target_service.paged_kv import KVShape, PagedKV
 
@@ -27,41 +28,6 @@ SELF_TEST_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-2}
 SELF_TEST_LENGTH = 6
 
 
-class FeatureTaps:
-    """Forward hooks that keep the tapped layers' output for the deciding rows of one step."""
-
-    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int]) -> None:
-        self.layer_ids = tuple(layer_ids)
-        self._rows: torch.Tensor | None = None
-        self._kept: dict[int, torch.Tensor] = {}
-        decoder = model.model
-        last = len(decoder.layers) - 1
-        for layer_id in self.layer_ids:
-            module = decoder.norm if layer_id == last else decoder.layers[layer_id]
-            module.register_forward_hook(self._hook(layer_id))
-
-    def _hook(self, layer_id: int) -> Any:
-        def keep(_module: torch.nn.Module, _inputs: Any, output: Any) -> None:
-            if self._rows is not None:
-                hidden = output[0] if isinstance(output, tuple) else output  # [1, N, D]
-                self._kept[layer_id] = hidden[0].index_select(0, self._rows)
-
-        return keep
-
-    def start(self, rows: torch.Tensor) -> None:
-        """Begins a step: keep these rows."""
-        self._rows = rows
-        self._kept.clear()
-
-    def take(self) -> torch.Tensor:
-        """Ends the step; returns [R, m, D] (nothing at all without tapped layers)."""
-        kept = [self._kept[layer_id] for layer_id in self.layer_ids]
-        features = torch.stack(kept, dim=1) if kept else torch.empty(0)
-        self._rows = None
-        self._kept.clear()
-        return features
-
-
 class TargetModel:
     """The engine's model.
 
@@ -69,21 +35,37 @@ class TargetModel:
         model: a causal LM of transformers in eval mode, switched to our attention here.
         tapped_layers: the m feature ids, ascending.
         num_pages, page_size: geometry of the KV pool allocated here.
+        flash: flash-attn's paged kernel; None attends with torch's own.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tapped_layers: Sequence[int], num_pages: int, page_size: int
+        self,
+        model: PreTrainedModel,
+        tapped_layers: Sequence[int],
+        num_pages: int,
+        page_size: int,
+        flash: Kernel | None = None,
     ) -> None:
         attention.register()
         model.set_attn_implementation(attention.KERNEL_NAME)
         self.model = model
         self.tapped_layers = tuple(tapped_layers)
-        self.kv = PagedKV(kv_shape(model), num_pages, page_size, model.device)
+        shape, device = kv_shape(model), model.device
+        self.kv: PagedKV | FlashKV = (
+            PagedKV(shape, num_pages, page_size, device)
+            if flash is None
+            else FlashKV(shape, num_pages, page_size, device, flash)
+        )
         self._taps = FeatureTaps(model, tapped_layers)
 
     @property
     def device(self) -> torch.device:
         return self.kv.keys.device
+
+    @property
+    def attention_kernel(self) -> str:
+        """Name for `Describe`."""
+        return flash_kv.KERNEL_NAME if isinstance(self.kv, FlashKV) else attention.KERNEL_NAME
 
     @property
     def vocab_size(self) -> int:
@@ -100,12 +82,13 @@ class TargetModel:
     def forward(self, step: PackedStep) -> StepOutput:
         """One pass over the packed rows; writes their keys and values into the pages."""
         self._taps.start(step.decision_rows)
+        tables = FlashTables.of(step, self.device) if isinstance(self.kv, FlashKV) else None
         output = self.model(
             input_ids=step.token_ids[None],
             position_ids=step.positions[None],
             use_cache=False,
             logits_to_keep=step.decision_rows,
-            paged=StepContext(step, self.kv),
+            paged=StepContext(step, self.kv, tables),
         )
         return StepOutput(logits=output.logits[0], features=self._taps.take())
 

@@ -39,6 +39,8 @@ class Span:
     context: torch.Tensor | slice  # [T]
     mask: torch.Tensor | None  # [num_rows, T] bool, True = visible; None = everything visible
     is_causal: bool  # the plain triangle, when the context is just these rows
+    pages: tuple[int, ...]  # those the context lies in
+    length: int  # T
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +67,13 @@ def _span(extension: Extension, first_row: int, page_size: int, device: torch.de
     context = context_slots(extension.pages, length, page_size)
     if isinstance(context, torch.Tensor):
         context = context.to(device)
-    if num_rows == 1:
-        return Span(first_row, 1, context, None, False)
-    if extension.kv_length == 0:
-        return Span(first_row, num_rows, context, None, True)
-    rows = torch.arange(extension.kv_length, length, device=device)
-    mask = torch.arange(length, device=device)[None, :] <= rows[:, None]
-    return Span(first_row, num_rows, context, mask, False)
+    mask = None
+    if num_rows > 1 and extension.kv_length > 0:
+        rows = torch.arange(extension.kv_length, length, device=device)
+        mask = torch.arange(length, device=device)[None, :] <= rows[:, None]
+    is_causal = num_rows > 1 and extension.kv_length == 0
+    pages = extension.pages[: -(-length // page_size)]
+    return Span(first_row, num_rows, context, mask, is_causal, pages, length)
 
 
 def _row_slots(extension: Extension, page_size: int) -> list[int]:
