@@ -57,6 +57,9 @@ class Choice:
         self.session = Session(list(request.token_ids), request.num_prompt_tokens, request.params.max_tokens)
         text = TextStream(setting.tokenizer.decode, request.stop, resumed)
         self._delivery = Delivery(self.session, text, broadcast, lookup, index)
+        if request.ended is not None:
+            self._delivery.stop_string = request.ended.stop_string
+            self.session.finish(request.ended.finish_reason, len(self.session.tokens))
         self._rounds = Rounds(request, self.session, setting.services, setting.limits, self._delivery)
 
     def start(self, queued_seconds: float) -> asyncio.Task[None]:

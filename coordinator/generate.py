@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.client import Answer, Client
+from coordinator.client import Answer, AsyncClient
 from coordinator.coordinator import SOURCES
 from protos import coordinator_pb2
 from protos.common_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, FinishReason
@@ -83,7 +83,7 @@ async def run_generate(address: str, options: GenerateOptions, as_json: bool) ->
     """
     answer = Answer()
     started = time.monotonic()
-    async with Client(address) as client:
+    async with AsyncClient(address) as client:
         async for message in client.generate(build_request(options)):
             text = answer.add(message)
             if text and not as_json:

@@ -16,6 +16,7 @@ from coordinator.bounds import (
 )
 from coordinator.keys import choice_keys
 from coordinator.prompt import prompt_tokens
+from coordinator.resumed import Ended, find_end
 from coordinator.tokenizer import Tokenizer
 from coordinator.tuning import Plan
 from protos import common_pb2, coordinator_pb2
@@ -45,6 +46,7 @@ class Request:
         plan: how to speculate.
         other_keys: sampling keys of choices 1, 2, ..
         fork_of: the request whose pages at the target hold this one's prompt, or empty.
+        ended: set when the resumed tokens are the whole text.
     """
 
     request_id: str
@@ -56,6 +58,7 @@ class Request:
     plan: Plan
     other_keys: tuple[bytes, ...] = ()
     fork_of: str = ""
+    ended: Ended | None = None
 
     def choices(self) -> tuple[Request, ...]:
         """Each choice as a request of its own; all but the first fork that one's prompt."""
@@ -118,12 +121,12 @@ def parse_request(
     params = _params(message, limits)
     prompt = prompt_tokens(message, context.tokenizer)
     require_token_ids(prompt, limits.vocab_size, "token_ids")
-    resumed = _resumed(message.resume, limits, message.ignore_eos)
     params.max_tokens = _max_tokens(message, len(prompt), limits)
-    if len(resumed) >= params.max_tokens:
+    resumed = tuple(message.resume.token_ids)
+    require_token_ids(resumed, limits.vocab_size, "resume.token_ids")
+    if len(resumed) > params.max_tokens:
         raise InvalidRequest(
-            f"{len(resumed)} tokens leave nothing of max_tokens {params.max_tokens}",
-            field="resume.token_ids",
+            f"{len(resumed)} tokens are more than max_tokens {params.max_tokens}", field="resume.token_ids"
         )
     return Request(
         request_id=request_id,
@@ -134,6 +137,7 @@ def parse_request(
         stop=stop,
         plan=plan,
         other_keys=keys[1:],
+        ended=find_end(resumed, params, stop, limits.eos_token_ids, context.tokenizer.decode),
     )
 
 
@@ -198,16 +202,6 @@ def _max_tokens(message: coordinator_pb2.GenerateRequest, num_prompt_tokens: int
             field="max_tokens",
         )
     return wanted
-
-
-def _resumed(resume: coordinator_pb2.Resume, limits: ModelLimits, ignore_eos: bool) -> tuple[int, ...]:
-    resumed = tuple(resume.token_ids)
-    require_token_ids(resumed, limits.vocab_size, "resume.token_ids")
-    if resumed and resumed[-1] in limits.eos_token_ids and not ignore_eos:
-        raise InvalidRequest(
-            f"the last token {resumed[-1]} ends a text: nothing to resume", field="resume.token_ids"
-        )
-    return resumed
 
 
 def _plan(speculation: coordinator_pb2.Speculation, context: RequestContext) -> Plan:

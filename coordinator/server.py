@@ -102,9 +102,7 @@ class CoordinatorServicer:
         return pb.TokenizeResponse(token_ids=await self._coordinator.tokenize(message))
 
 
-def _arm_deadline(
-    generation: Generation, reader: Outlet, context: rpc.Context
-) -> asyncio.TimerHandle | None:
+def _arm_deadline(generation: Generation, reader: Outlet, context: rpc.Context) -> asyncio.TimerHandle | None:
     """Ends the request, or this reader of it, just before the caller's deadline."""
     seconds = context.time_remaining()
     if seconds is None:

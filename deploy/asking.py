@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.client import Answer, Client
+from coordinator.client import Answer, AsyncClient
 from protos import coordinator_pb2
 from protos.errors import DliteError
 
@@ -55,7 +55,7 @@ def speculative_arm(source: str, verify_block_size: int | None = None) -> Arm:
 
 
 async def ask(
-    client: Client, request: coordinator_pb2.GenerateRequest, now: Callable[[], float] = time.monotonic
+    client: AsyncClient, request: coordinator_pb2.GenerateRequest, now: Callable[[], float] = time.monotonic
 ) -> Reply:
     """Raises:
     DliteError: the coordinator refused the request, or it ended with an error.

@@ -67,10 +67,10 @@ async def _on_a_stack(
     max_tokens: int,
     say: Callable[[str], None],
 ) -> tuple[list[DemoRow], dict[str, int]]:
-    from coordinator.client import Client
+    from coordinator.client import AsyncClient
     from deploy.demo_run import demo_rows
     from deploy.local import local_stack
 
-    async with local_stack(options, say) as stack, Client(stack.coordinator.address) as client:
+    async with local_stack(options, say) as stack, AsyncClient(stack.coordinator.address) as client:
         rows = await stack.guard(demo_rows(client, prompts, labels, max_tokens, say))
         return rows, stack.pids()

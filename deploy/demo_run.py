@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from deploy.asking import Reply, ask, greedy_chat, plain_arm, speculative_arm
 from deploy.demo_report import DemoRow
 from deploy.prompts import Prompt
@@ -13,7 +13,7 @@ _WARM_UP_TOKENS = 4
 
 
 async def demo_rows(
-    client: Client,
+    client: AsyncClient,
     prompts: Sequence[Prompt],
     labels: Mapping[str, str],
     max_tokens: int,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from coordinator.client import Answer
+from coordinator.answer import Answer
 from coordinator.commands import close_command
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Backends, Coordinator

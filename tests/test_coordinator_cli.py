@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from coordinator.coordinator import SOURCES
 from coordinator.generate import GenerateOptions, build_request
 from protos import coordinator_pb2
@@ -25,14 +25,14 @@ TEXT = "日本 says hello, and says hello again"
 
 CHAT_WITHOUT_TORCH = """
 import asyncio, sys
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from coordinator.config import CoordinatorConfig
 from coordinator.startup import start_coordinator
 from protos import coordinator_pb2
 
 async def main():
     running = await start_coordinator(CoordinatorConfig(target_address=sys.argv[1]))
-    async with Client(running.address) as client:
+    async with AsyncClient(running.address) as client:
         message = coordinator_pb2.ChatMessage(role="user", content="hi")
         request = coordinator_pb2.GenerateRequest(messages=[message], temperature=0.0)
         print((await client.complete(request)).text)
@@ -123,7 +123,7 @@ async def test_ctrl_c_aborts_the_request() -> None:
 async def test_sigterm_drains() -> None:
     engine = TableEngine()
     step, engine.step = engine.step, lambda: []  # type: ignore[method-assign]
-    async with coordinator_process(engine) as (address, process), Client(address) as client:
+    async with coordinator_process(engine) as (address, process), AsyncClient(address) as client:
         fields = {"max_tokens": 20, "mode": coordinator_pb2.SPECULATION_MODE_OFF}
         answer = asyncio.create_task(client.complete(request(**fields)))
         await until(lambda: engine.is_running)

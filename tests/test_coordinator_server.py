@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_status import rpc_status
 
-from coordinator.client import Answer, Client
+from coordinator.client import Answer, AsyncClient, ClientOptions
 from coordinator.startup import RunningCoordinator, start_coordinator
 from protos import coordinator_pb2, draft_pb2, rpc, target_pb2
 from protos.common_pb2 import FINISH_REASON_ABORT, FINISH_REASON_LENGTH, FINISH_REASON_STOP
@@ -37,11 +37,11 @@ OFF = coordinator_pb2.SPECULATION_MODE_OFF
 @asynccontextmanager
 async def stack(
     engine: TableEngine, **config: Any
-) -> AsyncIterator[tuple[Client, RunningCoordinator, TargetServer]]:
+) -> AsyncIterator[tuple[AsyncClient, RunningCoordinator, TargetServer]]:
     async with serve_target(engine) as (address, target):
         running = await start_coordinator(make_config(target_address=address, **config))
         try:
-            async with Client(running.address) as client:
+            async with AsyncClient(running.address) as client:
                 yield client, running, target
         finally:
             await running.stop()
@@ -50,7 +50,7 @@ async def stack(
 @asynccontextmanager
 async def drafted_stack(
     engine: TableEngine, server: DraftServer
-) -> AsyncIterator[tuple[Client, RunningCoordinator, TargetServer]]:
+) -> AsyncIterator[tuple[AsyncClient, RunningCoordinator, TargetServer]]:
     async with serve_drafter(server) as address, stack(engine, draft_address=address) as everything:
         yield everything
 
@@ -149,7 +149,7 @@ async def test_errors_have_codes_and_details() -> None:
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def hanging(client: Client, engine: TableEngine, **fields: Any) -> tuple[Any, Any]:
+async def hanging(client: AsyncClient, engine: TableEngine, **fields: Any) -> tuple[Any, Any]:
     """A request that is running and has given its first token."""
     stream = client.generate(request(mode=OFF, **fields))
     started = await anext(stream)
@@ -254,12 +254,12 @@ async def test_health_follows_the_target() -> None:
         running = await start_coordinator(make_config(target_address=address))
         assert await health_of(running.address) == serving
     await until_health(running.address, not_serving)
-    async with Client(running.address) as client:
+    async with AsyncClient(running.address) as client:
         with pytest.raises(Unavailable):
             await client.complete(request())
     async with serve_target(TableEngine(), address):
         await until_health(running.address, serving)
-        async with Client(running.address) as client:
+        async with AsyncClient(running.address) as client:
             answer = await client.complete(request(max_tokens=3))
         assert answer.finish_reason == FINISH_REASON_LENGTH
         await running.stop()
@@ -279,7 +279,7 @@ async def test_a_target_that_stays_away_is_an_error_at_the_end_of_patience() -> 
     async with serve_target(TableEngine()) as (address, target):
         running = await start_coordinator(make_config(target_address=address, target_loss_seconds=0.2))
         target.engine.step = lambda: []  # type: ignore[method-assign]
-        client = Client(running.address)
+        client = AsyncClient(running.address, options=ClientOptions(patience_seconds=0))
         stream, _ = await hanging(client, target.engine, max_tokens=50)
     answer, failure = await rest_of(stream)
     assert isinstance(failure, Unavailable)
@@ -294,7 +294,7 @@ async def test_drain_lets_running_requests_end_and_refuses_new_ones() -> None:
     step, engine.step = engine.step, lambda: []  # type: ignore[method-assign]
     async with serve_target(engine) as (address, target):
         running = await start_coordinator(make_config(target_address=address, drain_seconds=20))
-        client = Client(running.address)
+        client = AsyncClient(running.address)
         stream, _ = await hanging(client, engine, max_tokens=30)
         stopping = asyncio.create_task(running.stop())
         while not isinstance((await rest_of(client.generate(request(max_tokens=1))))[1], Unavailable):

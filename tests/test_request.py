@@ -11,14 +11,16 @@ import pytest
 from coordinator.bounds import limits_of
 from coordinator.keys import seed_key
 from coordinator.request import PlanDefaults, Request, RequestContext, parse_request
+from coordinator.resumed import Ended
 from coordinator.tokenizer import NoTokenizer
 from protos import common_pb2, coordinator_pb2
-from protos.common_pb2 import MODE_COUPLED, MODE_GREEDY
+from protos.common_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, MODE_COUPLED, MODE_GREEDY
 from protos.coordinator_pb2 import PROPOSAL_SOURCE_AUTO, PROPOSAL_SOURCE_LOOKUP, SPECULATION_MODE_OFF
 from protos.errors import InvalidRequest
 from tests.coordinator_fakes import EOS, V
 from tests.coordinator_harness import describe_target, shared_tokenizer
 
+TEXT_IDS = shared_tokenizer().encode("a text ends")
 DEFAULTS = PlanDefaults(7, 8, PROPOSAL_SOURCE_AUTO)
 
 
@@ -252,12 +254,28 @@ def test_resume_puts_known_tokens_behind_the_prompt() -> None:
         ({"resume": {"sampling_key": b"short"}}, "resume.sampling_key"),
         ({"resume": {"sampling_key": b"k" * 16}, "seed": 3}, "resume.sampling_key"),
         ({"resume": {"token_ids": [V]}}, "resume.token_ids"),
-        ({"resume": {"token_ids": [4, EOS]}}, "resume.token_ids"),
-        ({"resume": {"token_ids": [4, 5]}, "max_tokens": 2}, "resume.token_ids"),
+        ({"resume": {"token_ids": [4, 5]}, "max_tokens": 1}, "resume.token_ids"),
     ],
 )
 def test_resume_that_makes_no_sense(fields: dict[str, Any], field: str) -> None:
     assert refused_field(ids(**fields)) == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "ended"),
+    [
+        ({"resume": {"token_ids": [4, 5]}}, None),
+        ({"resume": {"token_ids": [4, EOS]}}, Ended(FINISH_REASON_STOP)),
+        ({"resume": {"token_ids": [4, EOS]}, "ignore_eos": True}, None),
+        ({"resume": {"token_ids": [4, 5]}, "stop_token_ids": [5]}, Ended(FINISH_REASON_STOP)),
+        ({"resume": {"token_ids": [4, 5]}, "max_tokens": 2}, Ended(FINISH_REASON_LENGTH)),
+        ({"resume": {"token_ids": [4, EOS]}, "max_tokens": 2}, Ended(FINISH_REASON_STOP)),
+        ({"resume": {"token_ids": TEXT_IDS}, "stop": ["xt e"]}, Ended(FINISH_REASON_STOP, "xt e")),
+        ({"resume": {"token_ids": TEXT_IDS}, "stop": ["ends here"]}, None),
+    ],
+)
+def test_a_resumed_text_may_be_whole_already(fields: dict[str, Any], ended: Ended | None) -> None:
+    assert parse(ids(**fields)).ended == ended
 
 
 def test_a_target_without_tokenizer_takes_ids_only() -> None:

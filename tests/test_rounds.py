@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import Answer
+from coordinator.answer import Answer
 from coordinator.coordinator import SOURCES
 from protos import coordinator_pb2, draft_pb2, target_pb2
 from protos.common_pb2 import (

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from coordinator.client import Answer, Client
+from coordinator.client import Answer, AsyncClient
 from coordinator.tokenizer import load_tokenizer
 from deploy.asking import greedy_chat, speculative_arm
 from deploy.bench.harness import BenchOptions, Outcome, interleave, paired_ratios, spread
@@ -89,7 +89,7 @@ async def _run(
     num_cycles, max_tokens = size
     async with (
         local_stack(stack, options.say) as running,
-        Client(running.coordinator.address) as client,
+        AsyncClient(running.coordinator.address) as client,
         _one_process(stack) as system,
     ):
         arms = {

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from coordinator.client import Answer, Client
+from coordinator.client import Answer, AsyncClient
 from deploy.asking import Arm, plain_arm, speculative_arm
 from deploy.bench.comparison import Comparison, compare, is_passed
 from deploy.bench.harness import BenchOptions, Outcome, Say
@@ -62,7 +62,7 @@ class Suite:
     """
 
     def __init__(
-        self, client: Client, reference: Reference, prompts: Sequence[Sequence[int]], max_tokens: int
+        self, client: AsyncClient, reference: Reference, prompts: Sequence[Sequence[int]], max_tokens: int
     ) -> None:
         self._client = client
         self._reference = reference
@@ -136,7 +136,7 @@ async def bounded(concurrency: int, jobs: Sequence[Callable[[], Awaitable[Decode
     return list(await asyncio.gather(*(run(job) for job in jobs)))
 
 
-async def encode_prompts(client: Client, prompts: Sequence[Prompt]) -> list[list[int]]:
+async def encode_prompts(client: AsyncClient, prompts: Sequence[Prompt]) -> list[list[int]]:
     """Token ids of each prompt as a chat message."""
     requests = [
         coordinator_pb2.TokenizeRequest(
@@ -189,7 +189,7 @@ async def measure(options: BenchOptions) -> Outcome:
         options.target, UNTRAINED, target_threads=threads, draft_threads=1, coordinator_flags=()
     )
     reference = Reference(stack.target, threads)
-    async with local_stack(stack, options.say) as running, Client(running.coordinator.address) as client:
+    async with local_stack(stack, options.say) as running, AsyncClient(running.coordinator.address) as client:
         prompts = await encode_prompts(client, take(read_prompts(), num_prompts))
         suite = Suite(client, reference, prompts, max_tokens)
         records = await running.guard(run_suite(suite, default_cases(), options.say))

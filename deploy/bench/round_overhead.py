@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import FeatureShape
 from deploy.bench.harness import BenchOptions, Outcome
@@ -27,7 +27,7 @@ SHAPE = FeatureShape(num_layers=14, width=4096)
 _FEATURE_BYTES = SHAPE.num_layers * SHAPE.width * 4
 
 
-async def round_ms(client: Client, max_tokens: int) -> float:
+async def round_ms(client: AsyncClient, max_tokens: int) -> float:
     """Milliseconds a round of one request whose proposals are all accepted."""
     request = coordinator_pb2.GenerateRequest(
         token_ids=[1, 2, 3],
@@ -75,7 +75,7 @@ async def measure(options: BenchOptions) -> Outcome:
     num_runs = 20 if options.full else 8
     stack = FakeStackOptions(acceptance=(1.0,) * K, shape=SHAPE)
     runs: list[dict[str, Any]] = []
-    async with local_stack(stack, options.say) as running, Client(running.coordinator.address) as client:
+    async with local_stack(stack, options.say) as running, AsyncClient(running.coordinator.address) as client:
         await running.guard(round_ms(client, 100 * (K + 1)))
         for _ in range(num_runs):
             value = await running.guard(round_ms(client, 100 * (K + 1)))

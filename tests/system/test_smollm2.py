@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from deploy.asking import speculative_arm
 from deploy.bench.equality import Case, Suite, encode_prompts, run_suite
 from deploy.bench.reference import Reference
@@ -32,7 +32,7 @@ CASES = [
 async def test_speculation_changes_no_token_of_smollm2() -> None:
     options = stack_options(DEMO_MODEL, UNTRAINED, target_threads=1, draft_threads=1, coordinator_flags=())
     reference = Reference(options.target, num_threads=1)
-    async with local_stack(options, print) as stack, Client(stack.coordinator.address) as client:
+    async with local_stack(options, print) as stack, AsyncClient(stack.coordinator.address) as client:
         prompts = await encode_prompts(client, take(read_prompts(PROMPTS), NUM_PROMPTS))
         assert len(prompts) == NUM_PROMPTS
         suite = Suite(client, reference, prompts, MAX_TOKENS)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import Client
+from coordinator.client import AsyncClient
 from protos import coordinator_pb2
 from tests.fakes import GOLDEN
 
@@ -69,7 +69,7 @@ async def test_up_serves_and_ends_with_ctrl_c() -> None:
         assert set(system.ready) == {"coordinator", "target", "draft", "model", "drafter"}
         assert (system.ready["model"], system.ready["drafter"]) == (str(TARGET), str(DRAFT))
         assert len({system.ready[name]["pid"] for name in system.children}) == 3
-        async with Client(system.ready["coordinator"]["address"]) as client:
+        async with AsyncClient(system.ready["coordinator"]["address"]) as client:
             request = coordinator_pb2.GenerateRequest(token_ids=[5, 6, 7], max_tokens=12, temperature=0.0)
             request.ignore_eos = True
             answer = await client.complete(request)
