@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.tokenizer import FileTokenizer
+from coordinator.tokenizer import FileTokenizer, NoTokenizer, Tokenizer
 from deploy.agent_prompts import agent_prompts
 from protos.errors import InvalidRequest, NotFound
 from target_service.answering import Question
@@ -29,10 +29,11 @@ class Asking:
 
 @dataclass(frozen=True)
 class PromptText:
-    """A conversation up to where the assistant answers, as (role, content) pairs."""
+    """A conversation up to where the assistant answers, as (role, content) pairs, or ready token ids."""
 
     messages: tuple[tuple[str, str], ...]
     source: str
+    token_ids: tuple[int, ...] = ()
 
 
 def questions(target: Path, files: Sequence[Path], num_made_up: int, asking: Asking) -> list[Question]:
@@ -53,11 +54,12 @@ def agent_texts(count: int, seed: int) -> list[PromptText]:
 
 def as_questions(target: Path, texts: Sequence[PromptText], asking: Asking) -> list[Question]:
     """Texts through the target's chat template, less those that are too long."""
-    tokenizer = FileTokenizer(target)
+    needs_tokenizer = any(not text.token_ids for text in texts)
+    tokenizer: Tokenizer = FileTokenizer(target) if needs_tokenizer else NoTokenizer()
     found: list[Question] = []
     for text in texts:
         messages = [{"role": role, "content": content} for role, content in text.messages]
-        prompt = tuple(tokenizer.encode_chat(messages))
+        prompt = text.token_ids or tuple(tokenizer.encode_chat(messages))
         if len(prompt) <= asking.max_prompt:
             found.append(_question(prompt, text.source, len(found), asking))
     return found
@@ -79,7 +81,8 @@ def _limited(texts: Iterator[PromptText], limit: int) -> Iterator[PromptText]:
 
 
 def read_prompts(file: Path) -> Iterator[PromptText]:
-    """Prompts of a file: JSONL with `turns` (the first one is asked) or `prompt`, or one plain line each.
+    """Prompts of a file: one plain line each, or JSONL with `turns` (the first one is asked), `prompt`, or
+    `token_ids` for a target without a tokenizer.
 
     Raises:
         NotFound: no such file.
@@ -91,18 +94,21 @@ def read_prompts(file: Path) -> Iterator[PromptText]:
         raise NotFound(f"cannot read {file}: {error}", field="--prompts") from error
     for number, line in enumerate(lines, 1):
         if line.strip():
-            content = _content(line, f"{file}:{number}") if file.suffix == ".jsonl" else line
-            yield PromptText((("user", content),), file.stem)
+            is_json = file.suffix == ".jsonl"
+            yield _parsed(line, file, number) if is_json else PromptText((("user", line),), file.stem)
 
 
-def _content(line: str, where: str) -> str:
+def _parsed(line: str, file: Path, number: int) -> PromptText:
+    where = f"{file}:{number}"
     try:
         record: Any = json.loads(line)
+        if "token_ids" in record:
+            return PromptText((), file.stem, tuple(int(token) for token in record["token_ids"]))
         content = record["turns"][0] if "turns" in record else record["prompt"]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise InvalidRequest(
-            f"{where}: expected an object with turns or prompt", field="--prompts"
+            f"{where}: expected an object with turns, prompt or token_ids", field="--prompts"
         ) from error
     if not isinstance(content, str) or not content.strip():
         raise InvalidRequest(f"{where}: the prompt is no text", field="--prompts")
-    return content
+    return PromptText((("user", content),), file.stem)

@@ -147,7 +147,8 @@ class _Loop:
     def _evaluate(self, model: DraftModel) -> Agreement:
         recipe, data = self.trainer.recipe, self.prepared.data
         pivots = held_out_pivots(data.held_out_anchors, self.options.evaluation_anchors, recipe.seed)
-        return evaluate(model, self.prepared.frozen, data, pivots.split(recipe.group_anchors), recipe)
+        groups = pivots.split(recipe.group_anchors) if len(pivots) else ()
+        return evaluate(model, self.prepared.frozen, data, groups, recipe)
 
 
 def held_out_pivots(anchors: torch.Tensor, count: int, seed: int) -> torch.Tensor:
