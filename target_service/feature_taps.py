@@ -94,9 +94,11 @@ class FeatureTaps:
         self._kept.clear()
 
     def take(self) -> torch.Tensor:
-        """Ends the step; returns [R, m, D], on the CPU (empty without tapped layers)."""
+        """Ends the step; returns [R, m, D], on the CPU ([R, 0, 0] without tapped layers)."""
         self._rows.wait()
+        assert self._wanted is not None
         kept = [self._kept[layer_id] for layer_id in self.layer_ids]
+        nothing = torch.empty(len(self._wanted), 0, 0)
         self._wanted = None
         self._kept.clear()
-        return torch.stack(kept, dim=1) if kept else torch.empty(0)
+        return torch.stack(kept, dim=1) if kept else nothing

@@ -43,9 +43,9 @@ class Job:
     max_tokens: int
 
 
-def make_job(number: int, prompt_length: int, max_tokens: int) -> Job:
+def make_job(number: int, prompt_length: int, max_tokens: int, vocab_size: int = 10_000) -> Job:
     """A prompt of its own, without a common prefix with others."""
-    ids = tuple(1000 + (31 * number + 7 * i + i * i) % 10_000 for i in range(prompt_length))
+    ids = tuple((31 * number + 7 * i + i * i) % vocab_size for i in range(prompt_length))
     return Job(ids, max_tokens)
 
 
@@ -115,8 +115,8 @@ def generate(model: Any, jobs: Sequence[Job]) -> float:
     count = max(job.max_tokens for job in jobs)
     started = time.perf_counter()
     output = model.generate(
-        ids,
-        attention_mask=mask,
+        ids.to(model.device),
+        attention_mask=mask.to(model.device),
         max_new_tokens=count,
         min_new_tokens=count,
         do_sample=False,
