@@ -64,6 +64,11 @@ YARDSTICKS = {
         "peak extra memory of a 4096-token prefill with feature taps against without",
         "<= 1.05",
     ),
+    "long-context": Yardstick(
+        "deploy.bench.long_context",
+        "time of a round and memory of a request as its context grows to 6k tokens; --save adds a plot",
+        "8 rows: <= 3.0 x the round at 0.5k",
+    ),
 }
 
 
@@ -93,11 +98,13 @@ def bench(
 
     results = []
     for name in chosen:
-        measure = import_module(YARDSTICKS[name].module).measure
-        outcome = asyncio.run(measure(BenchOptions(target, full, console.print)))
+        module = import_module(YARDSTICKS[name].module)
+        outcome = asyncio.run(module.measure(BenchOptions(target, full, console.print)))
         results.append(report(name, outcome))
         if save is not None:
             save_result(results[-1], save)
+            if hasattr(module, "plot"):
+                module.plot(results[-1], save / f"{name}.png")
     _print_results(results, as_json)
 
 
