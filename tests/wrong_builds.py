@@ -80,6 +80,10 @@ def _argmax(log_law: torch.Tensor, _states: object, _token_ids: torch.Tensor) ->
     return log_law.argmax(dim=-1)
 
 
+def _hashes_columns(log_law: torch.Tensor, states: Any, token_ids: torch.Tensor) -> torch.Tensor:
+    return noise.coupled_choice(log_law, states, torch.arange(len(token_ids)))
+
+
 def _other_domain(key: bytes, _domain: noise.Domain, position: int) -> tuple[int, int]:
     return noise.row_state(key, noise.Domain.DRAFT, position)
 
@@ -198,6 +202,11 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         "the drafter draws from another domain than the target",
         in_module(draft_sampling, "row_state", _other_domain),
         "tests/test_law.py::test_equal_laws_accept_every_proposal",
+    ),
+    "noise-by-draft-id": WrongBuild(
+        "with a reduced vocabulary the drafter hashes its own ids instead of the target's",
+        in_module(draft_sampling, "coupled_choice", _hashes_columns),
+        "tests/test_reduced_vocabulary.py::test_with_equal_laws_every_mapped_proposal_is_accepted",
     ),
     "acceptance-is-a-sum": WrongBuild(
         "matches after the first miss count as accepted",
