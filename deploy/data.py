@@ -98,6 +98,28 @@ def generate(
     typer.echo(json.dumps(summary) if as_json else f"{out}: {summary}")
 
 
+@data.command()
+def check(
+    data: Annotated[list[Path], typer.Option(help="Folder of shards; repeat it for several.")],
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Prompt files or .bin hashes; default: the project's sets.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="Whose tokenizer the shards have.")] = DEMO_MODEL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Look for text of evaluation sets in training data: runs of 13 words. Exits 1 when there is any."""
+    from deploy.data_check import check as look
+    from deploy.demo_model import resolve_model
+
+    hits = look(data, resolve_model(target), against or ())
+    if as_json:
+        typer.echo(json.dumps({"hits": [[hit.source, hit.run] for hit in hits]}))
+    else:
+        typer.echo("\n".join(f"{hit.source}: {hit.run}" for hit in hits) or "no shared run of 13 words")
+    if hits:
+        raise typer.Exit(1)
+
+
 def shown(items: Iterable[_Item], total: int, done: int) -> Iterator[_Item]:
     """Passes items through under a progress bar on stderr."""
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""A drafter with fewer ids than its target: same noise by target ids, proposals in target ids (pitfall E2)."""
+"""A drafter with fewer ids than its target: noise and proposals are in target ids (pitfall E2)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,58 @@
+"""`dlite data check`: the texts of shards against evaluation sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from coordinator.tokenizer import FileTokenizer
+from deploy.contamination import HASHES, Hit, find, read_hashes, set_hashes
+from deploy.questions import read_prompts
+from protos.shards import open_shards
+
+
+def hashes_of(against: Sequence[Path]) -> set[int]:
+    """Of prompt files (every turn counts) and `.bin` files of hashes; the project's own without any.
+
+    Raises:
+        NotFound, InvalidRequest: a file cannot be used.
+    """
+    hashes: set[int] = set()
+    for file in against or (HASHES,):
+        if file.suffix == ".bin":
+            hashes |= read_hashes(file)
+        else:
+            hashes |= set_hashes(whole_prompts(file))
+    return hashes
+
+
+def whole_prompts(file: Path) -> list[str]:
+    """All turns of each prompt of a file, as one text each.
+
+    Raises:
+        NotFound, InvalidRequest: as `read_prompts`.
+    """
+    first = [text.messages[0][1] for text in read_prompts(file) if text.messages]
+    if file.suffix != ".jsonl":
+        return first
+    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    return ["\n\n".join(record.get("turns") or [record["prompt"]]) for record in records]
+
+
+def check(folders: Sequence[Path], target: Path, against: Sequence[Path]) -> list[Hit]:
+    """Runs of 13 words that prompts or responses of the shards share with the evaluation sets.
+
+    Raises:
+        NotFound, InvalidRequest, ContractMismatch: a folder or file cannot be used.
+    """
+    return find(_texts(folders, FileTokenizer(target)), hashes_of(against))
+
+
+def _texts(folders: Sequence[Path], tokenizer: FileTokenizer) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        _, shards = open_shards(folder)
+        for shard in shards:
+            for index in range(len(shard)):
+                sequence = shard.sequence(index)
+                yield sequence.source, tokenizer.decode(sequence.token_ids.tolist())
