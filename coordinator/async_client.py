@@ -21,9 +21,9 @@ from protos.statuses import error_from
 
 M = TypeVar("M", bound=Message)
 Conversation = str | Sequence[Mapping[str, Any] | coordinator_pb2.ChatMessage]
-_CALL_SECONDS = 30.0
-_LEAST_SECONDS = 0.001
-_SERVICE = "/dlite.v1.Coordinator/"
+CALL_SECONDS = 30.0
+LEAST_SECONDS = 0.001
+SERVICE = "/dlite.v1.Coordinator/"
 
 log = logging.getLogger("dlite.client")
 
@@ -112,7 +112,7 @@ class AsyncClient:
         progress = Progress(request)
         patience = Patience(self._options, len(self._channels))
         while (part := progress.next_part()) is not None:
-            left = None if deadline is None else max(deadline - loop.time(), _LEAST_SECONDS)
+            left = None if deadline is None else max(deadline - loop.time(), LEAST_SECONDS)
             try:
                 async with aclosing(self._part(progress, part, left)) as messages:
                     async for message in messages:
@@ -154,7 +154,7 @@ class AsyncClient:
     async def _one_stream(
         self, request: coordinator_pb2.GenerateRequest, timeout_seconds: float | None
     ) -> AsyncGenerator[coordinator_pb2.GenerateResponse]:
-        method: Any = self._channel.unary_stream(_SERVICE + "Generate")
+        method: Any = self._channel.unary_stream(SERVICE + "Generate")
         call = method(request.SerializeToString(), timeout=timeout_seconds)
         try:
             async for data in call:
@@ -189,9 +189,9 @@ class AsyncClient:
     async def _call(self, name: str, request: Message, response_type: type[M]) -> M:
         """A unary call, at each address once until one answers."""
         for _ in self._channels:
-            method: Any = self._channel.unary_unary(_SERVICE + name)
+            method: Any = self._channel.unary_unary(SERVICE + name)
             try:
-                data: bytes = await method(request.SerializeToString(), timeout=_CALL_SECONDS)
+                data: bytes = await method(request.SerializeToString(), timeout=CALL_SECONDS)
                 return rpc.parse(response_type, data)
             except grpc.aio.AioRpcError as failure:
                 error = error_from(failure)

@@ -1,19 +1,29 @@
-"""The same client for code that does not use asyncio: an `AsyncClient` on a thread of its own."""
+"""The client for code that does not use asyncio: the twin of `async_client`, on gRPC's blocking calls."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterator
+import logging
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from coordinator.answer import Answer
-from coordinator.async_client import AnswerStream, AsyncClient, Conversation, make_request
-from coordinator.patience import ClientOptions
-from protos import coordinator_pb2
+import grpc
+from google.protobuf.message import Message
 
-T = TypeVar("T")
+from coordinator.answer import Answer
+from coordinator.async_client import CALL_SECONDS, LEAST_SECONDS, SERVICE, Conversation, make_request
+from coordinator.patience import ClientOptions, Patience
+from coordinator.resuming import Part, Progress
+from protos import coordinator_pb2, rpc
+from protos.errors import DliteError, InvalidRequest, Unavailable
+from protos.statuses import error_from
+
+M = TypeVar("M", bound=Message)
+Responses = Generator[coordinator_pb2.GenerateResponse, None, None]
+
+log = logging.getLogger("dlite.client")
 
 
 class Client:
@@ -23,14 +33,11 @@ class Client:
     """
 
     def __init__(self, *addresses: str, options: ClientOptions | None = None) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dlite client", daemon=True)
-        self._thread.start()
-        try:
-            self._client = self._wait(_open(addresses, options))
-        except BaseException:
-            self._stop()
-            raise
+        if not addresses:
+            raise InvalidRequest("give at least one address", field="addresses")
+        self._options = options or ClientOptions()
+        self._channels = [grpc.insecure_channel(each, options=rpc.CHANNEL_OPTIONS) for each in addresses]
+        self._current = 0
 
     def __enter__(self) -> Self:
         return self
@@ -44,52 +51,111 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; harmless when it is closed."""
-        if self._thread.is_alive():
-            self._wait(self._client.close())
-            self._stop()
+        for channel in self._channels:
+            channel.close()
 
     def stream(self, prompt: Conversation, **fields: Any) -> BlockingStream:
         """Streams the text of one chat request, see `make_request`."""
-        request = make_request(prompt, **fields)
-        return BlockingStream(self, self._wait(_stream(self._client, request)))
+        return BlockingStream(self.generate(make_request(prompt, **fields)))
 
     def ask(self, prompt: Conversation, **fields: Any) -> Answer:
-        """The whole answer to one chat request, see `make_request`."""
-        return self._wait(self._client.ask(prompt, **fields))
+        """The whole answer to one chat request, see `make_request` and `complete`."""
+        return self.complete(make_request(prompt, **fields))
 
     def complete(
         self, request: coordinator_pb2.GenerateRequest, timeout_seconds: float | None = None
     ) -> Answer:
-        """Waits for the whole answer."""
-        return self._wait(self._client.complete(request, timeout_seconds))
+        """Waits for the whole answer. Raises DliteError when the request failed."""
+        answer = Answer()
+        for message in self.generate(request, timeout_seconds):
+            answer.add(message)
+        return answer
+
+    def generate(
+        self, request: coordinator_pb2.GenerateRequest, timeout_seconds: float | None = None
+    ) -> Responses:
+        """Streams the messages of one request. Closing the generator early aborts it.
+
+        Args:
+            timeout_seconds: the request ends with TimedOut after this time.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        progress = Progress(request)
+        patience = Patience(self._options, len(self._channels))
+        while (part := progress.next_part()) is not None:
+            left = None if deadline is None else max(deadline - time.monotonic(), LEAST_SECONDS)
+            try:
+                yield from self._part(progress, part, left)
+            except Unavailable as error:
+                pause = patience.pause_seconds(progress.num_messages, time.monotonic())
+                if pause is None:
+                    yield from progress.release_held()
+                    raise
+                log.info("going on at another address: %s", error)
+                progress.drop_held()
+                self._current += 1
+                time.sleep(pause)
 
     def abort(self, request_id: str) -> bool:
         """Aborts a request for all who read it; False when there is none of this id."""
-        return self._wait(self._client.abort(request_id))
+        request = coordinator_pb2.AbortRequest(request_id=request_id)
+        return self._call("Abort", request, coordinator_pb2.AbortResponse).found
 
     def list_models(self) -> coordinator_pb2.ListModelsResponse:
-        return self._wait(self._client.list_models())
+        return self._call(
+            "ListModels", coordinator_pb2.ListModelsRequest(), coordinator_pb2.ListModelsResponse
+        )
 
     def server_info(self) -> coordinator_pb2.GetServerInfoResponse:
-        return self._wait(self._client.server_info())
+        request = coordinator_pb2.GetServerInfoRequest()
+        return self._call("GetServerInfo", request, coordinator_pb2.GetServerInfoResponse)
 
     def tokenize(self, request: coordinator_pb2.TokenizeRequest) -> list[int]:
-        return self._wait(self._client.tokenize(request))
+        return list(self._call("Tokenize", request, coordinator_pb2.TokenizeResponse).token_ids)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the client's thread; an interrupt (Ctrl-C) here cancels it there."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _part(self, progress: Progress, part: Part, timeout_seconds: float | None) -> Responses:
+        """One stream, whole or broken; an end that was held back stays so if it is Unavailable."""
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            with closing(self._one_stream(part.request, timeout_seconds)) as messages:
+                for message in messages:
+                    yield from progress.take(message, part)
+        except Unavailable:
             raise
+        except DliteError:
+            yield from progress.release_held()
+            raise
+        yield from progress.release_held()
+        progress.require_end(part)
 
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _one_stream(
+        self, request: coordinator_pb2.GenerateRequest, timeout_seconds: float | None
+    ) -> Responses:
+        method: Any = self._channel.unary_stream(SERVICE + "Generate")
+        call = method(request.SerializeToString(), timeout=timeout_seconds)
+        try:
+            for data in call:
+                yield rpc.parse(coordinator_pb2.GenerateResponse, data)
+        except grpc.RpcError as error:
+            raise error_from(error) from error
+        finally:
+            call.cancel()
+
+    @property
+    def _channel(self) -> grpc.Channel:
+        return self._channels[self._current % len(self._channels)]
+
+    def _call(self, name: str, request: Message, response_type: type[M]) -> M:
+        """A unary call, at each address once until one answers."""
+        for _ in self._channels:
+            method: Any = self._channel.unary_unary(SERVICE + name)
+            try:
+                return rpc.parse(response_type, method(request.SerializeToString(), timeout=CALL_SECONDS))
+            except grpc.RpcError as failure:
+                error = error_from(failure)
+                if not isinstance(error, Unavailable):
+                    raise error from failure
+                self._current += 1
+        raise error
 
 
 class BlockingStream(Iterator[str]):
@@ -98,20 +164,16 @@ class BlockingStream(Iterator[str]):
     `close` (or leaving it as a context manager) aborts the request.
     """
 
-    def __init__(self, client: Client, stream: AnswerStream) -> None:
-        self._client = client
-        self._stream = stream
-        self._pending: asyncio.Task[Any] | None = None
-
-    @property
-    def answer(self) -> Answer:
-        return self._stream.answer
+    def __init__(self, messages: Responses) -> None:
+        self.answer = Answer()
+        self._messages = messages
 
     def __next__(self) -> str:
-        text = self._client._wait(self._next())
-        if text is None:
-            raise StopIteration
-        return text
+        while True:
+            message = next(self._messages)
+            text = self.answer.add(message)
+            if text and message.delta.index == 0:
+                return text
 
     def __enter__(self) -> Self:
         return self
@@ -126,23 +188,4 @@ class BlockingStream(Iterator[str]):
 
     def close(self) -> None:
         """Ends the request if it runs."""
-        self._client._wait(self._close())
-
-    async def _next(self) -> str | None:
-        self._pending = asyncio.current_task()
-        return await anext(self._stream, None)
-
-    async def _close(self) -> None:
-        # An interrupted `_next` may still be on its way out; a generator that runs cannot be closed.
-        if self._pending is not None and not self._pending.done():
-            self._pending.cancel()
-            await asyncio.wait({self._pending})
-        await self._stream.aclose()
-
-
-async def _open(addresses: tuple[str, ...], options: ClientOptions | None) -> AsyncClient:
-    return AsyncClient(*addresses, options=options)
-
-
-async def _stream(client: AsyncClient, request: coordinator_pb2.GenerateRequest) -> AnswerStream:
-    return AnswerStream(client, request)
+        self._messages.close()

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import AsyncClient
+from coordinator.client import Answer, AsyncClient
 from coordinator.coordinator import SOURCES
 from coordinator.generate import GenerateOptions, build_request
 from protos import coordinator_pb2
 from protos.errors import InvalidRequest
-from tests.coordinator_fakes import TableEngine, saying
+from tests.coordinator_fakes import TableEngine, counting, saying
 from tests.coordinator_harness import request, serve_target, until
 
 TEXT = "日本 says hello, and says hello again"
@@ -130,6 +130,29 @@ async def test_sigterm_drains() -> None:
         process.send_signal(signal.SIGTERM)
         engine.step = step  # type: ignore[method-assign]
         assert len((await answer).token_ids) == 20
+
+
+async def test_a_coordinator_killed_in_mid_text_costs_no_token() -> None:
+    """Two processes serve the same model; the client goes on at the other one by itself (F10)."""
+    held = TableEngine(counting)
+    step, steps = held.step, iter(range(5))
+    held.step = lambda: step() if next(steps, None) is not None else []  # type: ignore[method-assign]
+    message = request(max_tokens=60, mode=coordinator_pb2.SPECULATION_MODE_OFF)
+    async with coordinator_process(TableEngine(counting)) as (other, _), serve_target(held) as (target, _):
+        process = await start("-m", "deploy.cli", "coordinator", "--target-address", target, "--json")
+        assert process.stdout is not None
+        address = json.loads(await process.stdout.readline())["address"]
+        answer, starts = Answer(), 0
+        async with AsyncClient(address, other) as client:
+            async for response in client.generate(message):
+                answer.add(response)  # raises at a gap
+                starts += response.HasField("started")
+                if len(answer.token_ids) == 6:
+                    process.kill()
+        await process.communicate()
+    assert starts == 1
+    assert answer.token_ids == list(range(60))
+    assert answer.usage.completion_tokens == 60
 
 
 async def test_a_chat_request_loads_no_torch() -> None:
