@@ -30,7 +30,16 @@ class StepContext:
 
     step: PackedStep
     kv: PagedKV | FlashKV
-    tables: FlashTables | None = None  # with FlashKV
+    biases: tuple[torch.Tensor | None, ...]  # of each span, 0 or -inf: its mask as torch's kernel adds it
+    tables: FlashTables | None  # with FlashKV
+
+    @staticmethod
+    def of(step: PackedStep, kv: PagedKV | FlashKV) -> StepContext:
+        """Makes what all layers share, once."""
+        if isinstance(kv, FlashKV):
+            return StepContext(step, kv, (), FlashTables.of(step, kv.keys.device))
+        dtype = kv.shape.dtype
+        return StepContext(step, kv, tuple(_bias(span.mask, dtype) for span in step.spans), None)
 
 
 def paged_attention(
@@ -76,14 +85,14 @@ def attend(
         assert paged.tables is not None
         return kv.attend(layer, queries, paged.tables, scaling)
     outputs = []
-    for span in step.spans:
+    for span, bias in zip(step.spans, paged.biases, strict=True):
         past_keys, past_values = kv.read(layer, span.context)
         outputs.append(
             F.scaled_dot_product_attention(
                 queries[None, :, span.first_row : span.first_row + span.num_rows],
                 past_keys[None],
                 past_values[None],
-                attn_mask=span.mask,
+                attn_mask=bias,
                 is_causal=span.is_causal,
                 scale=scaling,
                 enable_gqa=True,
@@ -91,6 +100,12 @@ def attend(
         )
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)  # [A, N, C]
     return joined.transpose(0, 1)
+
+
+def _bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if mask is None:
+        return None
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
 
 
 def no_mask(*_: Any, **__: Any) -> None:

@@ -18,7 +18,7 @@ from target_service import attention, flash_kv
 from target_service.attention import StepContext
 from target_service.engine import StepOutput
 from target_service.feature_taps import FeatureTaps
-from target_service.flash_kv import FlashKV, FlashTables, Kernel
+from target_service.flash_kv import FlashKV, Kernel
 from target_service.packing import Extension, PackedStep, pack
 from target_service.paged_kv import KVShape, PagedKV
 
@@ -82,13 +82,12 @@ class TargetModel:
     def forward(self, step: PackedStep) -> StepOutput:
         """One pass over the packed rows; writes their keys and values into the pages."""
         self._taps.start(step.decision_rows)
-        tables = FlashTables.of(step, self.device) if isinstance(self.kv, FlashKV) else None
         output = self.model(
             input_ids=step.token_ids[None],
             position_ids=step.positions[None],
             use_cache=False,
             logits_to_keep=step.decision_rows,
-            paged=StepContext(step, self.kv, tables),
+            paged=StepContext.of(step, self.kv),
         )
         return StepOutput(logits=output.logits[0], features=self._taps.take())
 

@@ -50,11 +50,17 @@ def make_job(number: int, prompt_length: int, max_tokens: int, vocab_size: int =
 
 
 def built_target(name: str, kernel: str) -> BuiltTarget:
-    """The target as its service builds it, with a matrix kernel; without prefix cache, so that runs
-    repeat the same work."""
+    """The target as its service builds it, with a matrix kernel. Without prefix cache, so that runs
+    repeat the same work; prefill in whole chunks, because nobody's latency is measured."""
     folder = resolve_model(name)
     config = TargetConfig.load(
-        None, target=str(folder), linear_kernel=kernel, threads=THREADS, num_pages=512, prefix_cache=False
+        None,
+        target=str(folder),
+        linear_kernel=kernel,
+        threads=THREADS,
+        num_pages=512,
+        prefix_cache=False,
+        prefill_seconds=0.0,
     )
     return build(config)
 
