@@ -117,7 +117,7 @@ class Drafter:
         def choose(step: int, logits: torch.Tensor) -> torch.Tensor:
             nonlocal sample_us
             begun = self._now_us()
-            rules = [_rule(item, step) for item in items[: len(logits)]]
+            rules = [rule_of(item, step) for item in items[: len(logits)]]
             draws.append(draw(logits, rules, self._token_ids))
             sample_us += self._now_us() - begun
             return draws[-1].tokens
@@ -125,7 +125,7 @@ class Drafter:
         num_active = [sum(item.k > step for item in items) for step in range(items[0].k)]
         anchors = torch.tensor([item.recent_tokens[-1] for item in items], device=hidden.device)
         self._model.sequential_head.propose(hidden, anchors, state, num_active, choose)
-        results = _collect(items, draws)
+        results = collect(items, draws)
         forward_us = self._now_us() - started - sample_us
         return [replace(result, forward_us=forward_us, sample_us=sample_us) for result in results]
 
@@ -154,19 +154,27 @@ class Drafter:
         return hidden, self._model.initial_state(before_anchor, has_before)
 
 
-def _rule(item: DraftItem, step: int) -> Rule:
-    if item.mode is DraftMode.GREEDY:
-        return Rule.greedy()
-    return Rule.coupled(item.key, item.position + step + 1, item.temperature)
+def rule_of(item: DraftItem, step: int) -> Rule:
+    """How proposal step + 1 of an item is drawn."""
+    position = item.position + step + 1
+    if item.mode is DraftMode.COUPLED:
+        return Rule.coupled(item.key, position, item.temperature)
+    if item.mode is DraftMode.REJECTION:
+        return Rule.rejection(item.key, position, item.temperature, item.max_law_entries)
+    return Rule.greedy()
 
 
-def _collect(items: Sequence[DraftItem], draws: Sequence[Draw]) -> list[DraftResult]:
+def collect(items: Sequence[DraftItem], draws: Sequence[Draw]) -> list[DraftResult]:
+    """Results from the draws of each step; draw i has a row for each item with k > i."""
     tokens = [one.tokens.tolist() for one in draws]
     probabilities = [one.probabilities.tolist() for one in draws]
-    return [
-        DraftResult(
-            tuple(tokens[step][row] for step in range(item.k)),
-            tuple(probabilities[step][row] for step in range(item.k)),
-        )
-        for row, item in enumerate(items)
-    ]
+    results: list[DraftResult] = []
+    for row, item in enumerate(items):
+        steps = range(item.k)
+        own = tuple(tokens[step][row] for step in steps)
+        if item.mode is DraftMode.REJECTION:
+            laws = tuple(law for step in steps if (law := draws[step].laws[row]) is not None)
+            results.append(DraftResult(own, laws=laws))
+        else:
+            results.append(DraftResult(own, tuple(probabilities[step][row] for step in steps)))
+    return results

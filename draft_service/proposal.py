@@ -30,8 +30,9 @@ class DraftItem:
         features: pivot features [m, D] float32; None where the drafter needs none.
         position: absolute position of the anchor; proposal j is for position + j.
         k: proposals wanted, 1..K.
-        key: 16-byte sampling key (coupled only).
-        temperature: coupled only, > 0.
+        key: 16-byte sampling key (coupled and rejection).
+        temperature: coupled and rejection, > 0.
+        max_law_entries: rejection: the most entries of a truncated law.
     """
 
     request_id: str
@@ -42,6 +43,15 @@ class DraftItem:
     mode: DraftMode
     key: bytes = b""
     temperature: float = 0.0
+    max_law_entries: int = 0
+
+
+@dataclass(frozen=True)
+class DraftLaw:
+    """q of one position as target ids and float32 probabilities: exactly what was drawn from."""
+
+    token_ids: tuple[int, ...]
+    probabilities: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -54,10 +64,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class DraftResult:
-    """Proposals as target ids with the drafter's own probability of each, or a refusal."""
+    """Proposals as target ids, or a refusal.
+
+    Attributes:
+        probabilities: the drafter's own of each token; empty in rejection mode, where nothing may
+            look at a proposal before it is verified.
+        laws: rejection mode: what each token was drawn from.
+    """
 
     tokens: tuple[int, ...] = ()
     probabilities: tuple[float, ...] = ()
+    laws: tuple[DraftLaw, ...] = ()
     refusal: Refusal | None = None
     forward_us: int = 0
     sample_us: int = 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draft_service.proposal import DraftDescription, DraftItem, DraftResult, Refusal
+from draft_service.proposal import DraftDescription, DraftItem, DraftLaw, DraftMode, DraftResult, Refusal
 from draft_service.validation import check_round
 from protos.errors import InvalidRequest
 
@@ -97,6 +97,9 @@ class ReplayDrafter:
             return DraftResult(refusal=refusal)
         recorded = self._recordings[item.request_id][item.position + 1 : item.position + 1 + item.k]
         tokens = tuple(self._proposal(item, j, token) for j, token in enumerate(recorded, start=1))
+        if item.mode is DraftMode.REJECTION:
+            # No draw from a law: given the recording the token is certain.
+            return DraftResult(tokens, laws=tuple(DraftLaw((token,), (1.0,)) for token in tokens))
         return DraftResult(tokens, self._options.acceptance[: len(tokens)])
 
     def _check_text(self, item: DraftItem) -> Refusal | None:

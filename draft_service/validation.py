@@ -9,7 +9,9 @@ import torch
 from draft_service.proposal import DraftItem, DraftMode, Refusal
 from protos.noise import KEY_BYTES
 
-SUPPORTED = (DraftMode.GREEDY, DraftMode.COUPLED)
+_NOISY = (DraftMode.COUPLED, DraftMode.REJECTION)
+# Most entries of a truncated law: 64 proposals of 1,024 entries stay far below 1 MiB.
+MAX_LAW_ENTRIES = 1024
 # Positions are hashed as unsigned 64-bit; the limit leaves room for position + k.
 MAX_POSITION = 2**62
 
@@ -20,15 +22,15 @@ def check_round(item: DraftItem, max_k: int) -> Refusal | None:
         return Refusal("k", f"{item.k} proposals asked for, this drafter gives 1 to {max_k}")
     if not 0 <= item.position < MAX_POSITION:
         return Refusal("position", f"{item.position} is not a position")
-    if item.mode not in SUPPORTED:
-        return Refusal("mode", f"{item.mode.value} is not supported yet; use greedy or coupled")
-    if item.mode is DraftMode.COUPLED:
+    if item.mode in _NOISY:
         if len(item.key) != KEY_BYTES:
             return Refusal("sampling_key", f"{len(item.key)} bytes, expected {KEY_BYTES}")
         if not (math.isfinite(item.temperature) and item.temperature > 0):
             return Refusal(
                 "temperature", f"{item.temperature} is not a temperature above 0; use greedy for 0"
             )
+    if item.mode is DraftMode.REJECTION and not 1 <= item.max_law_entries <= MAX_LAW_ENTRIES:
+        return Refusal("max_law_entries", f"{item.max_law_entries} is not in [1, {MAX_LAW_ENTRIES}]")
     return None
 
 

@@ -12,6 +12,7 @@ from protos import codec, common_pb2, draft_pb2, rpc
 from protos.errors import DliteError, InvalidRequest
 from protos.noise import NOISE_VERSION
 
+DEFAULT_LAW_ENTRIES = 64
 _MODES = {
     common_pb2.MODE_GREEDY: DraftMode.GREEDY,
     common_pb2.MODE_COUPLED: DraftMode.COUPLED,
@@ -40,6 +41,7 @@ def read_item(message: draft_pb2.ProposeItem) -> DraftItem:
         mode=_MODES[message.mode],
         key=message.sampling_key,
         temperature=message.temperature,
+        max_law_entries=message.max_law_entries or DEFAULT_LAW_ENTRIES,
     )
 
 
@@ -70,6 +72,10 @@ def _write_answer(answer: Answer) -> draft_pb2.Proposal:
         round=ticket.round,
         tokens=result.tokens,
         probabilities=result.probabilities,
+        law=[
+            common_pb2.TruncatedLaw(token_ids=law.token_ids, probabilities=law.probabilities)
+            for law in result.laws
+        ],
         timing=common_pb2.Timing(
             queue_us=answer.queue_us,
             forward_us=result.forward_us,

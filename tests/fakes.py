@@ -20,12 +20,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from draft_service.drafter import collect, rule_of
+from draft_service.proposal import DraftDescription, DraftItem, DraftResult
+from draft_service.sampling import Draw, draw
+from draft_service.validation import check_round
 from target_service import commands as c
 from target_service.build import BuiltTarget, TargetDescription
 from target_service.engine import Engine, StepOutput
 from target_service.limits import EngineLimits
 from target_service.model import TargetModel
 from target_service.packing import PackedStep
+from target_service.rejection import TruncatedLaw
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = bytes(range(16))
@@ -141,6 +146,45 @@ def tiny_engine(model: PreTrainedModel, layers: Sequence[int] = (0, 1, 2), **cha
     return Engine(TargetModel(model, layers, limits.num_pages, limits.page_size), limits)
 
 
+class TableDrafter:
+    """Proposals from a table of draft logits [V, V], each drawn given the one before it."""
+
+    def __init__(self, table: torch.Tensor, num_proposals: int) -> None:
+        self.table = table
+        self.description = DraftDescription(
+            drafter_kind="table",
+            model="table",
+            fingerprint="",
+            embedding_hash="",
+            vocab_size=int(table.shape[0]),
+            hidden_size=0,
+            num_target_layers=0,
+            tapped_layers=(),
+            block_size=num_proposals + 1,
+            anchor_group_size=1,
+            dtype="",
+        )
+
+    def self_test(self) -> None:
+        """Nothing to test."""
+
+    def propose(self, items: Sequence[DraftItem]) -> list[DraftResult]:
+        refusals = [check_round(item, self.description.block_size - 1) for item in items]
+        results = [DraftResult(refusal=refusal) for refusal in refusals]
+        good = sorted((i for i, r in enumerate(refusals) if r is None), key=lambda i: -items[i].k)
+        chosen = [items[i] for i in good]
+        draws: list[Draw] = []
+        tokens = torch.tensor([item.recent_tokens[-1] for item in chosen], dtype=torch.int64)
+        for step in range(max((item.k for item in chosen), default=0)):
+            active = [item for item in chosen if item.k > step]
+            rules = [rule_of(item, step) for item in active]
+            draws.append(draw(self.table[tokens[: len(active)]], rules, torch.arange(len(self.table))))
+            tokens = draws[-1].tokens
+        for i, result in zip(good, collect(chosen, draws), strict=True):
+            results[i] = result
+        return results
+
+
 class Driver:
     """Sends commands to an engine and steps it until they are answered. One request each.
 
@@ -176,12 +220,14 @@ class Driver:
     def open(self, prompt: Sequence[int], params: c.SamplingParams) -> c.Verdict:
         return self.round_trip(self.open_command(prompt, params))
 
-    def verify_command(self, proposals: Sequence[int], cohort: int = 0) -> c.Verify:
+    def verify_command(
+        self, proposals: Sequence[int], cohort: int = 0, laws: Sequence[TruncatedLaw] = ()
+    ) -> c.Verify:
         self.round += 1
-        return c.Verify(self.address(), self.committed_length, tuple(proposals), cohort, True)
+        return c.Verify(self.address(), self.committed_length, tuple(proposals), cohort, True, tuple(laws))
 
-    def verify(self, proposals: Sequence[int]) -> c.Verdict:
-        return self.round_trip(self.verify_command(proposals))
+    def verify(self, proposals: Sequence[int], laws: Sequence[TruncatedLaw] = ()) -> c.Verdict:
+        return self.round_trip(self.verify_command(proposals, laws=laws))
 
     def run(self, max_tokens: int) -> c.Verdict:
         self.round += 1

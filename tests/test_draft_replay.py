@@ -77,7 +77,7 @@ def test_the_end_of_a_recording() -> None:
         ("k", item(3, 4)),
         ("recent_tokens", replace(item(3, 1), recent_tokens=(TEXT[3] + 1,))),
         ("recent_tokens", replace(item(3, 1), recent_tokens=())),
-        ("mode", replace(item(3, 1), mode=DraftMode.REJECTION)),
+        ("max_law_entries", replace(item(3, 1), mode=DraftMode.REJECTION, key=bytes(16), temperature=1.0)),
     ],
 )
 def test_refusals(field: str, wrong: DraftItem) -> None:
@@ -85,6 +85,15 @@ def test_refusals(field: str, wrong: DraftItem) -> None:
     assert good.tokens == TEXT[6:9]
     assert refused.refusal is not None
     assert refused.refusal.field == field
+
+
+def test_rejection_mode_says_that_the_token_is_certain() -> None:
+    wanted = replace(item(5, 3), mode=DraftMode.REJECTION, key=bytes(16), temperature=1.0, max_law_entries=8)
+    (result,) = replay(1, 1, 1).propose([wanted])
+    assert result.tokens == TEXT[6:9]
+    assert [law.token_ids for law in result.laws] == [(token,) for token in result.tokens]
+    assert all(law.probabilities == (1.0,) for law in result.laws)
+    assert result.probabilities == ()
 
 
 def test_compute_time_is_slept_once_a_batch() -> None:

@@ -79,3 +79,45 @@ def test_an_equal_law_proposes_exactly_what_the_target_draws() -> None:
 def test_float16_logits_are_drawn_in_float32() -> None:
     drawn = draw(LOGITS.half()[None], [Rule.greedy()], torch.arange(5))
     assert drawn.log_law.dtype == torch.float32
+
+
+def check_truncated_law(max_entries: int) -> None:
+    """20,000 draws follow exactly the ids and probabilities that are sent (pitfall A5, A6)."""
+    rules = [Rule.rejection(KEY, position, 0.7, max_entries) for position in range(NUM_DRAWS)]
+    drawn = draw(LOGITS.expand(NUM_DRAWS, -1), rules, torch.tensor([40, 30, 20, 10, 0]))
+    law = drawn.laws[0]
+    assert law is not None
+    kept = torch.softmax(LOGITS.topk(max_entries).values / 0.7, dim=-1)
+    torch.testing.assert_close(torch.tensor(law.probabilities), kept)
+    counts = torch.tensor([float((drawn.tokens == token).sum()) for token in law.token_ids])
+    assert int(counts.sum()) == NUM_DRAWS, "a token outside the truncated law was drawn"
+    assert chi_square(counts, torch.tensor(law.probabilities)) < CHI_SQUARE_LIMIT
+
+
+def test_rejection_draws_follow_the_truncated_law() -> None:
+    for max_entries in (1, 2, 3, 5):
+        check_truncated_law(max_entries)
+
+
+def test_what_is_sent_is_what_was_drawn_from() -> None:
+    # A5: one float32 tensor; no rounding between the two, also with bf16 logits.
+    logits = torch.randn(4, 32_000, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    drawn = draw(logits, [Rule.rejection(KEY, row, 1.0, 64) for row in range(4)], torch.arange(32_000))
+    for row, law in enumerate(drawn.laws):
+        assert law is not None
+        sent = torch.tensor(law.probabilities)
+        assert torch.equal(sent.log(), drawn.log_law[row, list(law.token_ids)])
+        assert int(torch.isfinite(drawn.log_law[row]).sum()) == 64
+
+
+def test_draft_noise_is_not_the_targets() -> None:
+    count = 2000
+    own = draw(
+        LOGITS.expand(count, -1), [Rule.rejection(KEY, p, 1.0, 5) for p in range(count)], torch.arange(5)
+    )
+    shared = draw(
+        LOGITS.expand(count, -1), [Rule.coupled(KEY, p, 1.0) for p in range(count)], torch.arange(5)
+    )
+    law = torch.softmax(LOGITS, dim=-1)
+    agreement = float((own.tokens == shared.tokens).float().mean())
+    assert abs(agreement - float((law * law).sum())) < 0.05  # independent draws

@@ -81,7 +81,12 @@ async def test_feature_dtypes(client: Client, dtype: str) -> None:
 
 BAD: dict[str, dict[str, Any]] = {
     "k": {"k": 8},
-    "mode": {"mode": common_pb2.MODE_REJECTION},
+    "max_law_entries": {
+        "mode": common_pb2.MODE_REJECTION,
+        "sampling_key": bytes(16),
+        "temperature": 1.0,
+        "max_law_entries": 1025,
+    },
     "recent_tokens": {"recent_tokens": [1]},
     "features.dtype": {"features": common_pb2.Tensor(dtype="f8")},
     "features.data": {"features": common_pb2.Tensor(data=b"1234")},

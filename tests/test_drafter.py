@@ -116,7 +116,7 @@ BAD = {
     "recent_tokens": replace(GOOD, recent_tokens=(1, 256)),
     "position": replace(GOOD, position=-1),
     "k": replace(GOOD, k=8),
-    "mode": replace(GOOD, mode=DraftMode.REJECTION),
+    "max_law_entries": replace(GOOD, mode=DraftMode.REJECTION, key=bytes(16), temperature=1.0),
     "sampling_key": replace(GOOD, mode=DraftMode.COUPLED, key=b"short"),
     "temperature": replace(GOOD, mode=DraftMode.COUPLED, temperature=0.0),
 }
@@ -136,7 +136,7 @@ def test_a_bad_item_is_refused_by_name_beside_a_good_one(field: str) -> None:
     ("field", "item"),
     [
         ("k", replace(GOOD, k=0)),
-        ("mode", replace(GOOD, mode=DraftMode.MATCH)),
+        ("sampling_key", replace(GOOD, mode=DraftMode.REJECTION, key=b"short")),
         ("recent_tokens", replace(GOOD, recent_tokens=())),
         ("recent_tokens", replace(GOOD, recent_tokens=(1, 2, 3))),
         ("recent_tokens", replace(GOOD, position=0)),
@@ -149,6 +149,22 @@ def test_more_bad_items(field: str, item: DraftItem) -> None:
     (result,) = drafter("draft_dlite_v1_g2").propose([item])
     assert result.refusal is not None
     assert result.refusal.field == field
+
+
+def test_match_proposes_the_greedy_tokens() -> None:
+    greedy, match = drafter("draft_dlite_v1_g2").propose([GOOD, replace(GOOD, mode=DraftMode.MATCH)])
+    assert match == replace(greedy, forward_us=match.forward_us, sample_us=match.sample_us)
+
+
+def test_rejection_draws_each_token_from_the_law_it_sends() -> None:
+    wanted = replace(GOOD, mode=DraftMode.REJECTION, key=bytes(16), temperature=0.9, max_law_entries=16)
+    (result,) = drafter("draft_dlite_v1_g2").propose([wanted])
+    assert len(result.laws) == len(result.tokens) == GOOD.k
+    assert result.probabilities == (), "in this mode nothing may look at a proposal"
+    for token, law in zip(result.tokens, result.laws, strict=True):
+        assert token in law.token_ids
+        assert len(set(law.token_ids)) == len(law.token_ids) == 16
+        assert sum(law.probabilities) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_no_items() -> None:

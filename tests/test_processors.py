@@ -104,7 +104,7 @@ A, B = 0, 1
 C1_TABLE = torch.tensor([[3.0, 1.5, -9.0]]).expand(3, 3)
 
 
-def check_frequency_penalty() -> None:
+def test_frequency_penalty_counts_inside_the_block() -> None:
     """C1: A=3, B=1.5, frequency penalty 1, every token proposed is A: AABABA."""
     for v in (1, 2, 4, 5):
         driver = Driver(table_engine(C1_TABLE))
@@ -112,10 +112,6 @@ def check_frequency_penalty() -> None:
         while driver.finish_reason is None:
             driver.verify([A] * (v - 1))
         assert driver.generated == [A, A, B, A, B, A], v
-
-
-def test_frequency_penalty_counts_inside_the_block() -> None:
-    check_frequency_penalty()
 
 
 def test_a_banned_token_and_a_banned_pair_never_come() -> None:
@@ -134,7 +130,7 @@ def test_a_banned_token_and_a_banned_pair_never_come() -> None:
     assert pair.generated == [0, 2, 0, 2, 0, 2, 0]
 
 
-def check_min_tokens() -> None:
+def test_min_tokens_counts_tokens() -> None:
     """B7: min_tokens 8, the target wants EOS at once: impossible at 0..7, possible at 8."""
     eos = 2
     table = torch.tensor([[0.0, 1.0, 5.0]]).expand(3, 3)
@@ -145,10 +141,6 @@ def check_min_tokens() -> None:
             driver.verify(proposals)
         assert driver.generated == [1] * 8 + [eos], proposals
         assert driver.finish_reason is FinishReason.STOP
-
-
-def test_min_tokens_counts_tokens() -> None:
-    check_min_tokens()
 
 
 def test_ignore_eos_and_a_rejected_eos() -> None:

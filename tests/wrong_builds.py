@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
 from coordinator.session import Session
+from draft_service import drafter
 from draft_service import sampling as draft_sampling
 from protos import noise
 from target_service import commands as c
-from target_service import fencing, sampling, settling, verification
+from target_service import fencing, processors, rejection, sampling, settling, verification
 from target_service.fencing import Action
 from target_service.verification import Decision, Limits
 
@@ -173,9 +174,73 @@ def _session_takes_any_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "commit", wrong)
 
 
+# ---- rejection -----------------------------------------------------------------------------------
+
+
+def _first_law_for_every_slot(items: Any, draws: Any) -> Any:
+    """q of the backbone alone: not given the proposal before."""
+    results = _collect(items, draws)
+    return [replace(result, laws=result.laws[:1] * len(result.laws)) for result in results]
+
+
+def _recorded_at_another_temperature(log_law: Any, max_entries: Any, token_ids: Any) -> Any:
+    kept, _ = _truncated(log_law, max_entries, token_ids)
+    _, sharper = _truncated(torch.log_softmax(2 * log_law, dim=-1), max_entries, token_ids)
+    return kept, sharper
+
+
+def _accepted_up_to_equality(p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return u <= (p / q).clamp(max=1.0)
+
+
+def _unguarded_residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    rest = (p - q).clamp(min=0.0)
+    return rest / rest.sum(dim=-1, keepdim=True)
+
+
+def _unfiltered_drafts(p: torch.Tensor, drafts: Any, places: Any) -> torch.Tensor:
+    """The filters shape the bonus token only."""
+    from tests.test_rejection import FAR_P
+
+    return _verify_drafts(FAR_P.expand_as(p), drafts, places)
+
+
+def _drafts_noise(key: bytes, _domain: noise.Domain, position: int) -> tuple[int, int]:
+    return noise.row_state(key, noise.Domain.DRAFT, position)
+
+
+_collect, _truncated, _verify_drafts = drafter.collect, draft_sampling.truncated, rejection.verify_drafts
+
+# ---- processors ----------------------------------------------------------------------------------
+
+
+def _blocks_seen_as(what: str) -> Apply:
+    """Processors that do not follow the proposed prefix."""
+
+    def wrong(logits: torch.Tensor, blocks: Any) -> torch.Tensor:
+        processed = logits.float().clone() if blocks else logits
+        for block in blocks:
+            for row in range(block.num_rows):
+                seen = block.proposals[:row][-1:] if what == "last token" else ()
+                lone = replace(block, first_row=0, generated=[*block.generated, *seen], proposals=())
+                found = _process(logits[block.first_row + row][None], [lone])
+                processed[block.first_row + row] = found[0]
+        return processed
+
+    return everywhere(processors.process, wrong)
+
+
+def _no_processors(logits: torch.Tensor, _blocks: Any) -> torch.Tensor:
+    return logits
+
+
+_process = processors.process
+
 _EDGES = "tests/test_noise.py::test_edge_values_give_finite_positive_variates"
 _LAW = "tests/test_law.py::test_argmax_drafter_is_unbiased"
 _VERIFICATION = "tests/test_verification.py::"
+_REJECTION = "tests/test_rejection.py::"
+_PROCESSORS = "tests/test_processors.py::"
 
 WRONG_BUILDS: dict[str, WrongBuild] = {
     "u-rounded-to-one": WrongBuild(
@@ -207,6 +272,61 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         "with a reduced vocabulary the drafter hashes its own ids instead of the target's",
         in_module(draft_sampling, "coupled_choice", _hashes_columns),
         "tests/test_reduced_vocabulary.py::test_with_equal_laws_every_mapped_proposal_is_accepted",
+    ),
+    "argmax-declared-as-a-draw": WrongBuild(
+        "the drafter takes its most probable token and declares its whole law",
+        in_module(draft_sampling, "coupled_choice", _argmax),
+        _REJECTION + "test_the_declared_law_is_the_drawn_one",
+    ),
+    "redraw-from-p": WrongBuild(
+        "after a miss a token is drawn from p instead of the residual",
+        in_module(rejection, "residual_law", lambda p, _q: p),
+        _REJECTION + "test_near_laws",
+    ),
+    "law-recorded-at-another-temperature": WrongBuild(
+        "the law that is sent is not the one that was drawn from",
+        in_module(draft_sampling, "truncated", _recorded_at_another_temperature),
+        _REJECTION + "test_near_laws",
+    ),
+    "filters-on-the-bonus-only": WrongBuild(
+        "verified and redrawn tokens ignore top-k",
+        in_module(sampling, "verify_drafts", _unfiltered_drafts),
+        _REJECTION + "test_far_laws_with_top_k",
+    ),
+    "law-of-the-first-slot": WrongBuild(
+        "the law of a slot is not given the proposal before it",
+        everywhere(drafter.collect, _first_law_for_every_slot),
+        _REJECTION + "test_drafts_are_conditional_on_the_proposal_before",
+    ),
+    "accepted-up-to-equality": WrongBuild(
+        "u <= p/q accepts tokens of probability 0",
+        everywhere(rejection.is_accepted, _accepted_up_to_equality),
+        _REJECTION + "test_acceptance_is_strict",
+    ),
+    "residual-without-fallback": WrongBuild(
+        "a residual without mass is divided by zero",
+        everywhere(rejection.residual_law, _unguarded_residual),
+        _REJECTION + "test_equal_laws_leave_p_and_no_nan",
+    ),
+    "residual-from-the-drafts-noise": WrongBuild(
+        "the residual is drawn with the noise that drew the proposal",
+        in_module(rejection, "row_state", _drafts_noise),
+        _REJECTION + "test_far_laws",
+    ),
+    "penalties-outside-the-block": WrongBuild(
+        "penalties do not count the proposals of the block",
+        _blocks_seen_as("nothing"),
+        _PROCESSORS + "test_frequency_penalty_counts_inside_the_block",
+    ),
+    "penalties-of-the-last-token": WrongBuild(
+        "only the last token of a block enters the counts",
+        _blocks_seen_as("last token"),
+        _PROCESSORS + "test_frequency_penalty_counts_inside_the_block",
+    ),
+    "processors-skipped-in-verification": WrongBuild(
+        "verification decides from the raw logits",
+        everywhere(processors.process, _no_processors),
+        _PROCESSORS + "test_min_tokens_counts_tokens",
     ),
     "acceptance-is-a-sum": WrongBuild(
         "matches after the first miss count as accepted",
