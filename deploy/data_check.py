@@ -36,7 +36,7 @@ def whole_prompts(file: Path) -> list[str]:
     first = [text.messages[0][1] for text in read_prompts(file) if text.messages]
     if file.suffix != ".jsonl":
         return first
-    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    records = [json.loads(line) for line in file.read_text().split("\n") if line.strip()]
     return ["\n\n".join(record.get("turns") or [record["prompt"]]) for record in records]
 
 

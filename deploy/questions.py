@@ -59,7 +59,7 @@ def as_questions(target: Path, texts: Sequence[PromptText], asking: Asking) -> l
     found: list[Question] = []
     for text in texts:
         messages = [{"role": role, "content": content} for role, content in text.messages]
-        prompt = text.token_ids or tuple(tokenizer.encode_chat(messages))
+        prompt = text.token_ids or tuple(tokenizer.encode_rendered(tokenizer.render_chat(messages)))
         if len(prompt) <= asking.max_prompt:
             found.append(_question(prompt, text.source, len(found), asking))
     return found
@@ -89,7 +89,7 @@ def read_prompts(file: Path) -> Iterator[PromptText]:
         InvalidRequest: a JSON line without a prompt.
     """
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"cannot read {file}: {error}", field="--prompts") from error
     for number, line in enumerate(lines, 1):

@@ -49,7 +49,7 @@ def read_sequences(file: Path, vocab_size: int, max_context: int) -> list[TokenS
         InvalidRequest: a line is no sequence with a prompt and a response of the target's ids.
     """
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text().split("\n")
     except OSError as error:
         raise NotFound(f"cannot read {file}: {error}", field="sequences") from error
     found = [_sequence(line, f"{file}:{i}", vocab_size) for i, line in enumerate(lines, 1) if line.strip()]
