@@ -69,11 +69,13 @@ class Answer:
 
     Args:
         sampling_keys: of each choice, to resume it.
+        prompt_token_ids: only of a prompt that continues an earlier turn of its session.
     """
 
     request_id: str = ""
     sampling_keys: list[bytes] = field(default_factory=list)
     num_prompt_tokens: int = 0
+    prompt_token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     choices: list[ChoiceAnswer] = field(default_factory=lambda: [ChoiceAnswer()])
 
@@ -123,6 +125,7 @@ class Answer:
             self.request_id = started.request_id
             self.sampling_keys = list(started.choice_sampling_keys) or [started.sampling_key]
             self.num_prompt_tokens = started.num_prompt_tokens
+            self.prompt_token_ids = list(started.prompt_token_ids)
             self.prompt_logprobs = list(started.prompt_logprobs)
             self.choices = [ChoiceAnswer() for _ in self.sampling_keys]
         elif body == "finished":

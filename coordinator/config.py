@@ -33,6 +33,8 @@ class CoordinatorConfig(ServiceConfig):
     max_running: int = Field(default=256, ge=1)
     max_waiting: int = Field(default=256, ge=0)
     max_queued_deltas: int = Field(default=64, ge=1)
+    # Exact ids of past turns, by session_id; the sessions not used for longest go first.
+    session_memory_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     client_stall_seconds: float = Field(default=30.0, gt=0)
     # A round without any sign of life is sent again after this time.
     resend_seconds: float = Field(default=2.0, gt=0)

@@ -17,12 +17,15 @@ from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.pairing import pairing_warnings
+from coordinator.planning import PlanDefaults
 from coordinator.ports import DraftPort, TargetPort
-from coordinator.prompt import num_prompt_chars, prompt_tokens
-from coordinator.request import PlanDefaults, RequestContext, parse_request
+from coordinator.prompt import num_prompt_chars, read_prompt
+from coordinator.request import RequestContext, parse_request
 from coordinator.services import Epochs, RoundLimits, Services, Setting
+from coordinator.session_memory import SessionMemory
 from coordinator.slots import Slots
 from coordinator.tokenizer import Tokenizer
+from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
 from protos.errors import Unavailable
@@ -77,6 +80,7 @@ class Coordinator:
         self._random_bytes = random_bytes
         self._slots = Slots(config.max_running, config.max_waiting)
         self._admissions = Admissions()
+        self._memory = SessionMemory(config.session_memory_bytes)
         self._draining = False
 
     @property
@@ -108,6 +112,10 @@ class Coordinator:
 
     def on_finished(self, generation: Generation, choice: Choice) -> None:
         """See `Listener`."""
+        request, tokens = generation.request, choice.session.tokens
+        if request.session.is_kept and len(tokens) > request.num_prompt_tokens:
+            turn = Turn.of(request.session.chat_text, tokens, request.num_prompt_tokens)
+            self._memory.remember(request.session.session_id, turn)
 
     def on_end(self, generation: Generation) -> None:
         """See `Listener`."""
@@ -116,9 +124,10 @@ class Coordinator:
     async def tokenize(self, message: coordinator_pb2.TokenizeRequest) -> tuple[int, ...]:
         chars = num_prompt_chars(message.messages, message.prompt)
         if chars <= _OFFLOAD_CHARS:
-            return prompt_tokens(message, self._backends.tokenizer)
+            return read_prompt(message, self._backends.tokenizer).token_ids
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, prompt_tokens, message, self._backends.tokenizer)
+        prompt = await loop.run_in_executor(None, read_prompt, message, self._backends.tokenizer)
+        return prompt.token_ids
 
     def models(self) -> coordinator_pb2.ListModelsResponse:
         describe, limits = self._backends.target.describe, limits_of(self._backends.target.describe)
@@ -183,6 +192,7 @@ class Coordinator:
             self._backends.tokenizer,
             self._plan_defaults(),
             self._random_bytes,
+            self._memory.turns(message.session_id),
         )
 
         def work() -> Prepared:

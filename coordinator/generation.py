@@ -99,6 +99,8 @@ class Generation:
             num_prompt_tokens=request.num_prompt_tokens,
             choice_sampling_keys=(request.sampling_key, *request.other_keys),
         )
+        if request.session.is_continued:
+            started.prompt_token_ids.extend(request.token_ids[: request.num_prompt_tokens])
         self._broadcast.put(coordinator_pb2.GenerateResponse(started=started))
         self._task = asyncio.create_task(self._run(), name=f"generation {request.request_id}")
         self._task.add_done_callback(self._on_done)

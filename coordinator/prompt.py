@@ -3,44 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.tokenizer import Tokenizer
+from coordinator.turns import Turn, continue_turns
 from protos import coordinator_pb2
 from protos.errors import InvalidRequest
 
 
-def prompt_tokens(
-    message: coordinator_pb2.GenerateRequest | coordinator_pb2.TokenizeRequest, tokenizer: Tokenizer
-) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt's ids.
+
+    Args:
+        chat_text: the rendered conversation; empty for other prompts.
+        is_continued: whether ids of earlier turns were kept.
+    """
+
+    token_ids: tuple[int, ...]
+    chat_text: str = ""
+    is_continued: bool = False
+
+
+def read_prompt(
+    message: coordinator_pb2.GenerateRequest | coordinator_pb2.TokenizeRequest,
+    tokenizer: Tokenizer,
+    turns: Sequence[Turn] = (),
+) -> Prompt:
     """The ids of the one prompt form that is given.
+
+    Args:
+        turns: of the request's session; a conversation that repeats one keeps its ids.
 
     Raises:
         InvalidRequest: none or several are given, or the prompt is empty.
     """
+    given = _given_form(message)
+    if given == "token_ids":
+        assert isinstance(message, coordinator_pb2.GenerateRequest)
+        return Prompt(tuple(message.token_ids))
+    if given == "prompt":
+        prompt = Prompt(tuple(tokenizer.encode(message.prompt)))
+    else:
+        text = tokenizer.render_chat([_as_mapping(item) for item in message.messages])
+        continued = continue_turns(turns, text, tokenizer)
+        ids = continued if continued is not None else tokenizer.encode_rendered(text)
+        prompt = Prompt(tuple(ids), text, continued is not None)
+    if not prompt.token_ids:
+        raise InvalidRequest("the prompt has no tokens", field=given)
+    return prompt
+
+
+def _given_form(message: coordinator_pb2.GenerateRequest | coordinator_pb2.TokenizeRequest) -> str:
     token_ids = getattr(message, "token_ids", ())
-    given = [
-        name
-        for name, value in (
-            ("prompt", message.prompt),
-            ("token_ids", token_ids),
-            ("messages", message.messages),
-        )
-        if len(value)
-    ]
+    forms = {"prompt": message.prompt, "token_ids": token_ids, "messages": message.messages}
+    given = [name for name, value in forms.items() if len(value)]
     if not given:
         raise InvalidRequest("the prompt is empty: give prompt, token_ids or messages", field="prompt")
     if len(given) > 1:
         raise InvalidRequest(f"{' and '.join(given)} are given: give exactly one", field=given[1])
-    if given[0] == "token_ids":
-        return tuple(token_ids)
-    if given[0] == "messages":
-        ids = tokenizer.encode_chat([_as_mapping(item) for item in message.messages])
-    else:
-        ids = tokenizer.encode(message.prompt)
-    if not ids:
-        raise InvalidRequest("the prompt has no tokens", field=given[0])
-    return tuple(ids)
+    return given[0]
 
 
 def _as_mapping(message: coordinator_pb2.ChatMessage) -> dict[str, Any]:

@@ -15,23 +15,32 @@ from coordinator.bounds import (
     require_whole,
 )
 from coordinator.keys import choice_keys
-from coordinator.prompt import prompt_tokens
+from coordinator.planning import PlanDefaults, read_plan
+from coordinator.prompt import Prompt, read_prompt
 from coordinator.resumed import Ended, find_end
 from coordinator.tokenizer import Tokenizer
 from coordinator.tuning import Plan
+from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2
-from protos.coordinator_pb2 import (
-    SPECULATION_MODE_AUTO,
-    SPECULATION_MODE_COUPLED,
-    SPECULATION_MODE_OFF,
-    ProposalSource,
-    SpeculationMode,
-)
 from protos.errors import InvalidRequest
 
 MAX_REQUEST_ID_CHARS = 256
 # Between a request's id and the number of a choice: no id that a client gives may contain it.
 CHOICE_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True)
+class SessionPrompt:
+    """A conversation of a session: its id, its rendered text, whether it continues an earlier turn."""
+
+    session_id: str = ""
+    chat_text: str = ""
+    is_continued: bool = False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a later turn can continue this one."""
+        return bool(self.session_id and self.chat_text)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class Request:
         plan: how to speculate.
         other_keys: sampling keys of choices 1, 2, ..
         fork_of: the request whose pages at the target hold this one's prompt, or empty.
+        session: what a later turn may continue.
         ended: set when the resumed tokens are the whole text.
     """
 
@@ -58,6 +68,7 @@ class Request:
     plan: Plan
     other_keys: tuple[bytes, ...] = ()
     fork_of: str = ""
+    session: SessionPrompt = SessionPrompt()
     ended: Ended | None = None
 
     def choices(self) -> tuple[Request, ...]:
@@ -78,26 +89,19 @@ class Request:
 
 
 @dataclass(frozen=True)
-class PlanDefaults:
-    """The coordinator's fixed k and v, and its source."""
-
-    num_draft_tokens: int
-    verify_block_size: int
-    source: ProposalSource
-
-
-@dataclass(frozen=True)
 class RequestContext:
     """What a request is validated against.
 
     Args:
         random_bytes: draws a sampling key when the request has neither seed nor key.
+        turns: earlier ones of the request's session.
     """
 
     limits: ModelLimits
     tokenizer: Tokenizer
     defaults: PlanDefaults
     random_bytes: Callable[[int], bytes]
+    turns: tuple[Turn, ...] = ()
 
 
 def parse_request(
@@ -117,11 +121,10 @@ def parse_request(
     refuse_unsupported(message)
     keys = choice_keys(message, _num_choices(message), context.random_bytes)
     stop = require_stops(message.stop, context.tokenizer.has_text)
-    plan = _plan(message.speculation, context)
+    plan = read_plan(message.speculation, context.defaults, limits.max_verify_block_size)
     params = _params(message, limits)
-    prompt = prompt_tokens(message, context.tokenizer)
-    require_token_ids(prompt, limits.vocab_size, "token_ids")
-    params.max_tokens = _max_tokens(message, len(prompt), limits)
+    prompt = _prompt(message, context)
+    params.max_tokens = _max_tokens(message, len(prompt.token_ids), limits)
     resumed = tuple(message.resume.token_ids)
     require_token_ids(resumed, limits.vocab_size, "resume.token_ids")
     if len(resumed) > params.max_tokens:
@@ -130,15 +133,25 @@ def parse_request(
         )
     return Request(
         request_id=request_id,
-        token_ids=(*prompt, *resumed),
-        num_prompt_tokens=len(prompt),
+        token_ids=(*prompt.token_ids, *resumed),
+        num_prompt_tokens=len(prompt.token_ids),
         sampling_key=keys[0],
         params=params,
         stop=stop,
         plan=plan,
         other_keys=keys[1:],
+        session=SessionPrompt(message.session_id, prompt.chat_text, prompt.is_continued),
         ended=find_end(resumed, params, stop, limits.eos_token_ids, context.tokenizer.decode),
     )
+
+
+def _prompt(message: coordinator_pb2.GenerateRequest, context: RequestContext) -> Prompt:
+    prompt = read_prompt(message, context.tokenizer, context.turns)
+    if message.resume.prompt_token_ids:
+        prompt = replace(prompt, token_ids=tuple(message.resume.prompt_token_ids), is_continued=True)
+        require_token_ids(prompt.token_ids, context.limits.vocab_size, "resume.prompt_token_ids")
+    require_token_ids(prompt.token_ids, context.limits.vocab_size, "token_ids")
+    return prompt
 
 
 def _check_request_id(request_id: str) -> None:
@@ -202,33 +215,3 @@ def _max_tokens(message: coordinator_pb2.GenerateRequest, num_prompt_tokens: int
             field="max_tokens",
         )
     return wanted
-
-
-def _plan(speculation: coordinator_pb2.Speculation, context: RequestContext) -> Plan:
-    if speculation.mode not in SpeculationMode.values():
-        raise InvalidRequest(f"unknown value {speculation.mode}", field="speculation.mode")
-    if speculation.mode not in (SPECULATION_MODE_AUTO, SPECULATION_MODE_OFF, SPECULATION_MODE_COUPLED):
-        name = SpeculationMode.Name(speculation.mode)
-        raise InvalidRequest(f"{name} is not supported yet: use AUTO or OFF", field="speculation.mode")
-    if speculation.source not in ProposalSource.values():
-        raise InvalidRequest(f"unknown value {speculation.source}", field="speculation.source")
-    defaults, most_rows = context.defaults, context.limits.max_verify_block_size
-    k = speculation.num_draft_tokens if speculation.HasField("num_draft_tokens") else None
-    v = speculation.verify_block_size if speculation.HasField("verify_block_size") else None
-    if k is not None:
-        require_whole("speculation.num_draft_tokens", k, 0, most_rows - 1)
-    if v is not None:
-        require_whole("speculation.verify_block_size", v, 1, most_rows)
-    if k is not None and v is not None and v > k + 1:
-        raise InvalidRequest(
-            f"{v} rows need {v - 1} proposals, but num_draft_tokens is {k}",
-            field="speculation.verify_block_size",
-        )
-    if k is None and v is None:
-        k, v = defaults.num_draft_tokens, defaults.verify_block_size
-    return Plan(
-        speculates=speculation.mode != SPECULATION_MODE_OFF,
-        source=speculation.source or defaults.source,
-        num_draft_tokens=k if k is not None else (v or 1) - 1,
-        verify_block_size=v if v is not None else (k or 0) + 1,
-    )

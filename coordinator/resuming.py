@@ -102,5 +102,6 @@ class Progress:
         # Another id: the broken stream's end may not have been noticed yet.
         request.request_id = f"{self.answer.request_id[:_MAX_ID_CHARS]}.{self._num_parts}"
         request.resume.token_ids.extend(choice.token_ids)
+        request.resume.prompt_token_ids.extend(self.answer.prompt_token_ids)
         request.resume.sampling_key = self.answer.sampling_keys[index]
         return request

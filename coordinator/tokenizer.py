@@ -24,12 +24,24 @@ class Tokenizer(Protocol):
         """Ids of a plain prompt, with the special tokens the tokenizer adds by itself."""
         ...
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Ids of a conversation up to the point where the assistant answers."""
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Text of a conversation up to the point where the assistant answers, special tokens written out.
+
+        Raises:
+            InvalidRequest: there is no chat template, or it refuses these messages.
+        """
+        ...
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of (a part of) a rendered conversation: nothing is added."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
+        ...
+
+    def decode_exact(self, token_ids: Sequence[int]) -> str:
+        """Text with special tokens written out."""
         ...
 
 
@@ -41,10 +53,16 @@ class NoTokenizer:
     def encode(self, text: str) -> list[int]:
         raise InvalidRequest("the target has no tokenizer: send token_ids", field="prompt")
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        raise InvalidRequest("the target has no tokenizer: send token_ids", field="messages")
+
+    def encode_rendered(self, text: str) -> list[int]:
         raise InvalidRequest("the target has no tokenizer: send token_ids", field="messages")
 
     def decode(self, token_ids: Sequence[int]) -> str:
+        return ""
+
+    def decode_exact(self, token_ids: Sequence[int]) -> str:
         return ""
 
 
@@ -64,12 +82,8 @@ class FileTokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """See `Tokenizer`.
-
-        Raises:
-            InvalidRequest: there is no chat template, or it refuses these messages.
-        """
+    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """See `Tokenizer`."""
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
@@ -77,16 +91,23 @@ class FileTokenizer:
                 "the target's tokenizer has no chat template: send prompt or token_ids", field="messages"
             )
         try:
-            text = self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=True
             )
         except TemplateError as error:
             raise InvalidRequest(f"the chat template refuses this: {error}", field="messages") from error
+        return text
+
+    def encode_rendered(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def decode_exact(self, token_ids: Sequence[int]) -> str:
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=False)
         return text
 
 

@@ -69,12 +69,14 @@ class Speculation(_message.Message):
     def __init__(self, mode: _Optional[_Union[SpeculationMode, str]] = ..., source: _Optional[_Union[ProposalSource, str]] = ..., num_draft_tokens: _Optional[int] = ..., verify_block_size: _Optional[int] = ...) -> None: ...
 
 class Resume(_message.Message):
-    __slots__ = ("token_ids", "sampling_key")
+    __slots__ = ("token_ids", "sampling_key", "prompt_token_ids")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_KEY_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling_key: bytes
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling_key: _Optional[bytes] = ...) -> None: ...
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling_key: _Optional[bytes] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("request_id", "model", "prompt", "token_ids", "messages", "tools_json", "tool_choice", "response_format", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "max_tokens", "ignore_eos", "logprobs", "top_logprobs", "prompt_logprobs", "n", "seed", "stop", "stop_token_ids", "session_id", "speculation", "resume")
@@ -160,18 +162,20 @@ class GenerateResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("request_id", "sampling_key", "num_prompt_tokens", "prompt_logprobs", "choice_sampling_keys")
+    __slots__ = ("request_id", "sampling_key", "num_prompt_tokens", "prompt_logprobs", "choice_sampling_keys", "prompt_token_ids")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_KEY_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CHOICE_SAMPLING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     sampling_key: bytes
     num_prompt_tokens: int
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.PositionLogprobs]
     choice_sampling_keys: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, request_id: _Optional[str] = ..., sampling_key: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PositionLogprobs, _Mapping]]] = ..., choice_sampling_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., sampling_key: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_common_pb2.PositionLogprobs, _Mapping]]] = ..., choice_sampling_keys: _Optional[_Iterable[bytes]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("index", "first_token_index", "token_ids", "text", "logprobs", "tool_calls")

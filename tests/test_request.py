@@ -10,7 +10,8 @@ import pytest
 
 from coordinator.bounds import limits_of
 from coordinator.keys import seed_key
-from coordinator.request import PlanDefaults, Request, RequestContext, parse_request
+from coordinator.planning import PlanDefaults
+from coordinator.request import Request, RequestContext, parse_request
 from coordinator.resumed import Ended
 from coordinator.tokenizer import NoTokenizer
 from protos import common_pb2, coordinator_pb2
