@@ -1,0 +1,108 @@
+"""What a step costs: a monotone table by rows, learned from every step that was measured.
+
+Three levels, each shrunk to the next: the exact number of rows, its bucket (1, 2, 3-4, 5-8, 9-16,
+..), and the straight line `a + b rows`, which is only the prior. A second quantity adds in
+proportion: the context that is read (target) or the proposals that are drafted (drafter).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.tuner.isotonic import non_decreasing
+from coordinator.tuner.running import RunningMean, Slope
+
+_WINDOW = 64
+# So many measured steps weigh as much as the level above.
+_CELL_SHRINKAGE = 3.0
+_BUCKET_SHRINKAGE = 1.0
+# A step far outside what its rows cost before is a pause of the machine; it counts as this much.
+_MOST_SURPRISE = 3.0
+_TRUSTED_COUNT = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """The prior: `a + b rows` seconds."""
+
+    fixed_seconds: float
+    row_seconds: float
+
+    def at(self, rows: int) -> float:
+        return self.fixed_seconds + self.row_seconds * rows
+
+
+def bucket_of(rows: int) -> int:
+    """0 for one row, 1 for 2, 2 for 3-4, 3 for 5-8, and so on."""
+    return (rows - 1).bit_length()
+
+
+class CostTable:
+    """Seconds of a step by its rows.
+
+    Invariant: `seconds` does not fall as rows or the second quantity grow.
+    """
+
+    def __init__(self, prior: Line) -> None:
+        self._prior = prior
+        self._cells: dict[int, RunningMean] = {}
+        self._buckets: dict[int, RunningMean] = {}
+        self._scale = RunningMean(_WINDOW)
+        self._slope = Slope(4 * _WINDOW)
+        self._table: list[float] = []
+
+    @property
+    def slope(self) -> float:
+        """Seconds for each unit of the second quantity."""
+        return self._slope.value
+
+    def note(self, rows: int, seconds: float, extra: float = 0.0) -> None:
+        """Takes a measured step of `rows` >= 1 rows.
+
+        Args:
+            extra: context tokens read, or proposals drafted.
+        """
+        cell = self._cells.setdefault(rows, RunningMean(_WINDOW))
+        bare = max(seconds - self.slope * extra, 0.0)
+        if cell.count >= _TRUSTED_COUNT:
+            bare = min(bare, _MOST_SURPRISE * cell.mean)
+            self._slope.note(extra, bare + self.slope * extra - cell.mean)
+        cell.note(bare)
+        ratio = bare / max(self._prior.at(rows), 1e-9)
+        self._buckets.setdefault(bucket_of(rows), RunningMean(_WINDOW)).note(ratio)
+        self._scale.note(ratio)
+        self._table = []
+
+    def seconds(self, rows: int, extra: float = 0.0) -> float:
+        """What a step of `rows` rows costs; 0 rows cost nothing."""
+        if rows <= 0:
+            return 0.0
+        if len(self._table) <= rows:
+            self._table = self._build(1 << bucket_of(rows + 1))
+        return self._table[rows] + self.slope * extra
+
+    def count(self, rows: int) -> int:
+        """Measured steps of exactly so many rows, as far as they are remembered."""
+        cell = self._cells.get(rows)
+        return cell.count if cell else 0
+
+    def _build(self, most_rows: int) -> list[float]:
+        values, weights = [], []
+        for rows in range(1, most_rows + 1):
+            cell = self._cells.get(rows)
+            count, mean = (cell.count, cell.mean) if cell else (0, 0.0)
+            expected = self._prior.at(rows) * self._bucket_ratio(bucket_of(rows))
+            values.append((count * mean + _CELL_SHRINKAGE * expected) / (count + _CELL_SHRINKAGE))
+            weights.append(count + 0.1)
+        return [0.0, *non_decreasing(values, weights)]
+
+    def _bucket_ratio(self, bucket: int) -> float:
+        """Measured over prior in a bucket; where nothing was measured, that of the nearest one."""
+        found = self._buckets.get(bucket)
+        nearest = 1.0
+        if self._buckets and found is None:
+            nearest = self._buckets[min(self._buckets, key=lambda other: (abs(other - bucket), other))].mean
+        elif found is not None:
+            nearest = self._scale.mean
+        count, mean = (found.count, found.mean) if found else (0, 0.0)
+        return (count * mean + _BUCKET_SHRINKAGE * nearest) / (count + _BUCKET_SHRINKAGE)

@@ -1,0 +1,76 @@
+"""Everything that was measured about time: both services, both links, and what is left over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.tuner.cost_table import CostTable, Line
+from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
+from coordinator.tuner.link_estimate import LinkEstimate
+from coordinator.tuner.running import RunningMean
+
+_WINDOW = 64
+
+
+@dataclass(frozen=True)
+class CostPriors:
+    """What is believed before anything is measured. Rather too cheap than too dear: what looks dear
+    is never tried, and so never measured."""
+
+    verify: Line = field(default_factory=lambda: Line(0.010, 0.0002))
+    draft: Line = field(default_factory=lambda: Line(0.002, 0.00005))
+
+
+@dataclass(frozen=True)
+class RoundBytes:
+    """Mean bytes of a round on each link, both ways."""
+
+    target: int = 0
+    draft: int = 0
+
+
+class Costs:
+    """T_V, T_D, T_net and T_S, learned online."""
+
+    def __init__(self, priors: CostPriors) -> None:
+        self.verify = CostTable(priors.verify)
+        self.draft = CostTable(priors.draft)
+        self.target_link = LinkEstimate()
+        self.draft_link = LinkEstimate()
+        self._overhead = RunningMean(_WINDOW)
+
+    @property
+    def overhead_seconds(self) -> float:
+        """T_S: what cycles took beyond the model. So a model that is too kind corrects itself."""
+        return max(self._overhead.mean, 0.0)
+
+    def note_cycle(self, shape: Shape, num_cohorts: int, seconds: float, costs: CycleCosts) -> None:
+        """Takes the measured time of a speculating cycle, with the costs it was planned by."""
+        if shape.num_speculating > 0:
+            modelled = cycle_of(shape, num_cohorts, costs).seconds - costs.overhead_seconds
+            self._overhead.note(seconds - modelled)
+
+    def snapshot(
+        self, num_requests: int, most_draft_tokens: int, num_context: int, num_bytes: RoundBytes
+    ) -> CycleCosts:
+        """The costs for so many requests, each with at most so many proposals.
+
+        Args:
+            num_context: committed tokens of all requests together.
+        """
+        share = num_context / max(num_requests, 1)
+        return CycleCosts(
+            verify_seconds=tuple(
+                self.verify.seconds(rows, share * min(rows, num_requests))
+                for rows in range(num_requests * (most_draft_tokens + 1) + 1)
+            ),
+            draft_seconds=tuple(
+                tuple(
+                    self.draft.seconds(batch, k) if batch and k else 0.0 for k in range(most_draft_tokens + 1)
+                )
+                for batch in range(num_requests + 1)
+            ),
+            network_seconds=self.target_link.seconds(num_bytes.target)
+            + self.draft_link.seconds(num_bytes.draft),
+            overhead_seconds=self.overhead_seconds,
+        )

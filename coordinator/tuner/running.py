@@ -1,0 +1,111 @@
+"""Running estimates: means that follow a change and keep their value while their weight ages."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+# The quick mean looks back about so many values; when it leaves the slow mean by more than
+# `_ALARM` of its own standard deviations, the slow mean takes its place.
+_QUICK = 8
+_ALARM = 3.0
+_LEAST_DEVIATION = 0.1
+
+
+class RunningRate:
+    """The rate of a yes-or-no event, each with an instant counted in whatever ages it.
+
+    Evidence that grows old keeps its value and loses its weight: after a long silence a few new
+    values decide. Nothing else moves the rate, so no state of it is final.
+
+    Invariant: 0 <= rate <= 1, 0 <= weight <= `window`.
+    """
+
+    def __init__(self, window: float, half_life: float, floor: float) -> None:
+        self._window = window
+        self._half_life = half_life
+        self._floor = floor
+        self._quick = 0.0
+        self._weight = 0.0
+        self._at = 0.0
+        self.rate = 0.0
+
+    def weight(self, at: float) -> float:
+        """How many values the rate stands for at an instant."""
+        if self._weight <= self._floor:
+            return self._weight
+        aged = self._weight * math.exp2(-max(at - self._at, 0.0) / self._half_life)
+        return max(aged, self._floor)
+
+    def note(self, happened: bool, at: float) -> None:
+        value = float(happened)
+        if self._weight == 0.0:
+            self._quick = value
+        weight = min(self.weight(at) + 1.0, self._window)
+        self._at = max(at, self._at)
+        self._weight = weight
+        self.rate += (value - self.rate) / weight
+        self._quick += (value - self._quick) / min(weight, _QUICK)
+        deviation = max(math.sqrt(self.rate * (1.0 - self.rate) / (2 * _QUICK - 1)), _LEAST_DEVIATION)
+        if abs(self._quick - self.rate) > _ALARM * deviation:
+            self.rate, self._weight = self._quick, float(_QUICK)
+
+
+class RunningMean:
+    """A mean over about the last `window` values; exact while there are fewer."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self.count = 0
+        self.mean = 0.0
+
+    def note(self, value: float) -> None:
+        self.count = min(self.count + 1, self._window)
+        self.mean += (value - self.mean) / self.count
+
+
+class Slope:
+    """The slope of y over x from running moments; 0 until x varies, never negative.
+
+    The source is the usual regression cov(x, y) / var(x), with a forgetting factor.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._x = RunningMean(window)
+        self._y = RunningMean(window)
+        self._variance = RunningMean(window)
+        self._covariance = RunningMean(window)
+
+    def note(self, x: float, y: float) -> None:
+        before = x - self._x.mean
+        self._x.note(x)
+        self._y.note(y)
+        if self._x.count > 1:
+            self._variance.note(before * (x - self._x.mean))
+            self._covariance.note(before * (y - self._y.mean))
+
+    @property
+    def value(self) -> float:
+        if self._x.count < 8 or self._variance.mean <= 1e-12 * (1.0 + self._x.mean**2):
+            return 0.0
+        return max(self._covariance.mean / self._variance.mean, 0.0)
+
+
+class Window:
+    """The last `size` values, for percentiles."""
+
+    def __init__(self, size: int) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+
+    def note(self, value: float) -> None:
+        self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def percentile(self, percent: float) -> float:
+        """The nearest-rank percentile, 0 < percent <= 100; 0 without values."""
+        if not self._values:
+            return 0.0
+        ranked = sorted(self._values)
+        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1]
