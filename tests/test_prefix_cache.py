@@ -103,6 +103,22 @@ def test_another_model_or_tenant_never_hits() -> None:
     assert ours.chain(None, [1, 2]) != theirs.chain(None, [1, 2])
 
 
+def test_a_page_after_another_beginning_is_not_found() -> None:
+    pool = BlockPool(4, PAGE)
+    cache = PrefixCache(pool, b"")
+    cache.publish([1, 2, 3, 4], pool.allocate(2), [])
+    cache.publish([5, 6], pool.allocate(1), [])
+    assert len(cache.acquire([5, 6, 3, 4, 9])[0]) == 1
+    assert cache.acquire([3, 4, 9])[0] == []
+
+
+def test_a_hit_is_less_than_the_whole_prompt() -> None:
+    pool = BlockPool(4, PAGE)
+    cache = PrefixCache(pool, b"")
+    cache.publish([1, 2, 3, 4], pool.allocate(2), [])
+    assert [len(cache.acquire(list(range(1, n)))[0]) for n in range(2, 7)] == [0, 0, 1, 1, 2]
+
+
 def test_a_colliding_hash_costs_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = BlockPool(2, PAGE)
     cache = PrefixCache(pool, b"")

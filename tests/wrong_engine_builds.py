@@ -1,0 +1,79 @@
+"""Wrong builds of the engine's pages: prefix cache, forks, eviction. See `wrong_builds`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from target_service import engine as engine_module
+from target_service import scheduler
+from target_service.page_sharing import PageSharing
+from target_service.prefix_cache import PrefixCache
+from tests.wrong_builds import WrongBuild
+
+
+def _chain_without_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PrefixCache.chain
+    monkeypatch.setattr(PrefixCache, "chain", lambda self, _parent, tokens: right(self, None, tokens))
+
+
+def _hit_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PrefixCache.acquire
+    monkeypatch.setattr(PrefixCache, "acquire", lambda self, tokens: right(self, [*tokens, 0]))
+
+
+def _nobody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler._Pages, "_newest_after", lambda _self, _sequence: None)
+
+
+def _fork_without_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def share_all(self: Any, source: Any, opened: Any) -> None:
+        length = min(source.kv_length, opened.committed_length - 1)
+        opened.pages = source.pages[: self._pool.pages_for(length)]
+        opened.page_hashes = source.page_hashes[: length // self._pool.page_size]
+        self._pool.share(opened.pages)
+        self._found(opened, length)
+
+    monkeypatch.setattr(PageSharing, "fork", share_all)
+
+
+def _publish_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = engine_module.Engine._extend
+
+    def extend(self: Any, work: Any, started: float) -> Any:
+        extension = right(self, work, started)
+        fed = [*work.sequence.token_ids[: extension.kv_length], *extension.token_ids]
+        self.sharing.prefixes.publish(fed, work.sequence.pages, [])
+        return extension
+
+    monkeypatch.setattr(engine_module.Engine, "_extend", extend)
+
+
+ENGINE_BUILDS: dict[str, WrongBuild] = {
+    "chain-without-parent": WrongBuild(
+        says="a page's hash does not depend on the pages before it",
+        apply=_chain_without_parent,
+        check="tests/test_prefix_cache.py::test_a_page_after_another_beginning_is_not_found",
+    ),
+    "hit-of-the-whole-prompt": WrongBuild(
+        says="a prompt of whole pages is found whole, nothing is left to compute",
+        apply=_hit_of_the_whole_prompt,
+        check="tests/test_prefix_cache.py::test_a_hit_is_less_than_the_whole_prompt",
+    ),
+    "nobody-is-evicted": WrongBuild(
+        says="requests that hold pages keep them, and all wait for ever",
+        apply=_nobody_is_evicted,
+        check="tests/test_engine.py::test_a_small_pool_finishes_everyone_with_the_ids_of_solo_runs",
+    ),
+    "fork-without-copy": WrongBuild(
+        says="forks share the last, partial page and write into each other's",
+        apply=_fork_without_copy,
+        check="tests/test_prefix_cache.py::test_forks_write_their_own_pages",
+    ),
+    "proposals-published": WrongBuild(
+        says="pages enter the prefix index before their tokens are accepted",
+        apply=_publish_proposals,
+        check="tests/test_prefix_cache.py::test_only_committed_pages_are_published",
+    ),
+}
