@@ -58,31 +58,57 @@ def continue_turns(turns: Sequence[Turn], text: str, tokenizer: Tokenizer) -> li
     longest = max(turn.num_chars for turn in known)
     rest = text[longest:]
     kept = [
-        (turn, _num_repeated(turn.token_ids[turn.num_prompt_tokens :], rest, tokenizer))
+        (turn, find_repeated(turn.token_ids[turn.num_prompt_tokens :], rest, tokenizer))
         for turn in known
         if turn.num_chars == longest
     ]
-    turn, num_answer = max(kept, key=lambda pair: pair[1])
-    ids = turn.token_ids[: turn.num_prompt_tokens + num_answer].tolist()
-    written = tokenizer.decode_exact(ids[turn.num_prompt_tokens :])
-    return ids + tokenizer.encode_rendered(rest[len(written) :])
+    turn, repeated = max(kept, key=lambda pair: pair[1].num_tokens)
+    ids = turn.token_ids[: turn.num_prompt_tokens + repeated.num_tokens].tolist()
+    return ids + tokenizer.encode_rendered(rest[repeated.num_chars :])
 
 
-def _num_repeated(answer: Sequence[int], text: str, tokenizer: Tokenizer) -> int:
-    """How many of an answer's ids the text repeats from its beginning."""
-    whole = tokenizer.decode_exact(answer)
+@dataclass(frozen=True)
+class Repeated:
+    """How much of an answer a text repeats from its beginning: ids, and the characters they stand for."""
+
+    num_tokens: int
+    num_chars: int
+
+
+def find_repeated(answer: Sequence[int], text: str, tokenizer: Tokenizer) -> Repeated:
+    """The longest beginning of an answer that the text repeats.
+
+    The reader of an answer sees no special tokens. Those inside stay; those at its end stay if the
+    template writes them (as it does the end of a message).
+    """
+    count = _num_visible(answer, text, tokenizer)
+    num_chars = len(tokenizer.decode(answer[:count]))
+    first = count
+    while first and tokenizer.decode(answer[first - 1 : first]) != tokenizer.decode_exact(
+        answer[first - 1 : first]
+    ):
+        first -= 1
+    ending = tokenizer.decode_exact(answer[first:count])
+    if text.startswith(ending, num_chars):
+        return Repeated(count, num_chars + len(ending))
+    return Repeated(first, num_chars)
+
+
+def _num_visible(answer: Sequence[int], text: str, tokenizer: Tokenizer) -> int:
+    """How many ids have a text that the given one begins with."""
+    whole = tokenizer.decode(answer)
     if text.startswith(whole):
         return len(answer)
     num_chars = _common_prefix(whole, text)
     low, high = 0, len(answer)
     while low < high:
         middle = (low + high + 1) // 2
-        if len(tokenizer.decode_exact(answer[:middle])) <= num_chars:
+        if len(tokenizer.decode(answer[:middle])) <= num_chars:
             low = middle
         else:
             high = middle - 1
     for count in range(low, max(low - _MAX_CUT_TOKENS, 0), -1):
-        if text.startswith(tokenizer.decode_exact(answer[:count])):
+        if text.startswith(tokenizer.decode(answer[:count])):
             return count
     return 0
 
