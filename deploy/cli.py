@@ -33,6 +33,9 @@ VERBS = {
     "coordinator": Verb("coordinator.cli", "run a coordinator: what clients talk to"),
     "up": Verb("deploy.up", "run all three on this machine, on free ports"),
     "generate": Verb("coordinator.cli", "complete one prompt"),
+    "loadtest": Verb(
+        "coordinator.loadtest.cli", "load a coordinator and measure, as `vllm bench serve` does"
+    ),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),

@@ -1,0 +1,169 @@
+"""The command `dlite loadtest`. Light at import: grpc comes with the command."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated as A
+from typing import Any
+
+import typer
+from typer import Option
+
+from protos.errors import InvalidRequest
+
+SEED_BITS = 31
+
+
+def loadtest(
+    address: A[
+        str | None,
+        Option(
+            "--address", "--base-url", envvar="DLITE_ADDRESS", help="The coordinator; several with commas."
+        ),
+    ] = None,
+    host: A[str, Option(help="With --port, instead of --address.")] = "127.0.0.1",
+    port: A[int | None, Option(min=1, max=65535)] = None,
+    backend: A[str, Option(help="dlite-grpc, the only one.")] = "dlite-grpc",
+    model: A[str | None, Option(help="Model to ask for; unset: what is served.")] = None,
+    dataset_name: A[
+        str, Option(help="random (token ids), custom (JSONL) or agent (sessions of turns).")
+    ] = "random",
+    dataset_path: A[Path | None, Option(help="JSONL with 'turns' (a list) or 'prompt' in each row.")] = None,
+    num_prompts: A[int, Option(help="Sessions to run; of one turn each with random.")] = 32,
+    input_len: A[int, Option("--input-len", "--random-input-len", help="Tokens of a prompt.")] = 128,
+    output_len: A[
+        int | None,
+        Option(
+            "--output-len", "--random-output-len", min=1, help="Most tokens of an answer.  [default: 128]"
+        ),
+    ] = None,
+    range_ratio: A[
+        float, Option("--range-ratio", "--random-range-ratio", help="Lengths vary by this share.")
+    ] = 0.0,
+    shared_prefix_len: A[int, Option(min=0, help="Tokens that all sessions begin with.")] = 0,
+    turns: A[int, Option(help="Turns of an agent's session.")] = 4,
+    turn_len: A[int, Option(help="Tokens that a tool's answer adds.")] = 32,
+    pause_ms: A[float, Option(min=0, help="Mean time of a tool between turns.")] = 0.0,
+    cancel_rate: A[float, Option(help="Share of requests that the client leaves in mid-text.")] = 0.0,
+    skip_chat_template: A[bool, Option(help="Send texts as raw prompts.")] = False,
+    request_rate: A[
+        str,
+        Option(help="Sessions/s of an open loop; inf: as places get free. Several with commas: a sweep."),
+    ] = "inf",
+    burstiness: A[
+        float, Option(help="Shape of the gamma law of gaps: 1 Poisson, less burstier, inf even.")
+    ] = 1.0,
+    ramp_up_strategy: A[str | None, Option(help="linear or exponential, instead of --request-rate.")] = None,
+    ramp_up_start_rps: A[float | None, Option()] = None,
+    ramp_up_end_rps: A[float | None, Option()] = None,
+    max_concurrency: A[str | None, Option(help="Sessions at once. Several with commas: a sweep.")] = None,
+    max_duration: A[
+        float | None, Option(min=0.001, help="Seconds after which a point sends nothing new.")
+    ] = None,
+    num_warmups: A[int, Option(min=0, help="Requests of other prompts before the run.")] = 0,
+    seed: A[
+        int | None, Option(min=0, help="Of prompts, arrivals and sampling.  [default: a fresh one]")
+    ] = None,
+    ignore_eos: A[bool, Option("--ignore-eos")] = False,
+    temperature: A[float | None, Option(min=0, help="Unset: the model's.")] = None,
+    top_p: A[float | None, Option()] = None,
+    top_k: A[int | None, Option(min=0)] = None,
+    num_draft_tokens: A[
+        int | None, Option(min=0, help="k of every request; unset: the coordinator's.")
+    ] = None,
+    verify_block_size: A[int | None, Option(min=1, help="v of every request.")] = None,
+    source: A[str | None, Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
+    extra_body: A[str | None, Option(help="JSON object of further GenerateRequest fields.")] = None,
+    baseline: A[
+        bool, Option("--baseline", help="Run everything without speculation as well, in turn.")
+    ] = False,
+    baseline_blocks: A[int, Option(min=1, help="Blocks of the interleaving: 2 runs A B B A.")] = 2,
+    percentile_metrics: A[str, Option(help="Latencies to print.")] = "ttft,tpot,itl,e2el",
+    metric_percentiles: A[str, Option(help="Percentiles of each.")] = "99",
+    goodput: A[list[str] | None, Option(help="Bounds in ms, like 'ttft:200 tpot:50 e2el:5000'.")] = None,
+    ready_check_timeout_sec: A[float, Option(min=0, help="Wait so long for the coordinator.")] = 0.0,
+    request_timeout: A[
+        float | None, Option(min=0.001, help="Seconds after which a request has failed.")
+    ] = None,
+    resume_seconds: A[
+        float, Option(min=0, help="Resume broken streams for so long instead of counting them.")
+    ] = 0.0,
+    max_failed: A[int, Option(min=0, help="Exit code 1 when more requests failed.")] = 0,
+    save_result: A[bool, Option("--save-result")] = False,
+    save_detailed: A[bool, Option("--save-detailed", help="With every single request.")] = False,
+    append_result: A[bool, Option("--append-result")] = False,
+    result_dir: A[Path | None, Option()] = None,
+    result_filename: A[str | None, Option()] = None,
+    label: A[str | None, Option(help="First part of the file's name.")] = None,
+    metadata: A[list[str] | None, Option(help="KEY=VALUE, into the result; may be repeated.")] = None,
+    as_json: A[bool, Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Load a coordinator and measure: flags, table and JSON keys of `vllm bench serve`, and our own.
+
+    Latency counts from the scheduled arrival. Exit code 1 when requests failed or no token came.
+    """
+    raise typer.Exit(_run(dict(locals())))
+
+
+def _run(given: Mapping[str, Any]) -> int:
+    """The exit code. Raises DliteError."""
+    import asyncio
+
+    from coordinator.loadtest.document import exit_code
+    from coordinator.loadtest.flags import make_addresses, make_job, seed_warnings
+    from coordinator.loadtest.measuring import Where, heading_now, measure
+    from coordinator.loadtest.options import parse_metadata, parse_shown
+
+    if given["backend"] != "dlite-grpc":
+        raise InvalidRequest(f"{given['backend']!r}: there is only dlite-grpc", field="--backend")
+    shown = parse_shown(
+        given["percentile_metrics"], given["metric_percentiles"], list(given["goodput"] or ())
+    )
+    job = make_job(given, lambda: secrets.randbits(SEED_BITS))
+    heading = heading_now(
+        given["label"], parse_metadata(list(given["metadata"] or ())), seed_warnings(given["seed"])
+    )
+    where = Where(
+        make_addresses(given["address"], given["host"], given["port"]),
+        given["ready_check_timeout_sec"],
+        given["resume_seconds"],
+        given["request_timeout"],
+    )
+    for warning in heading.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    measured = asyncio.run(measure(job, where, shown, heading))
+    results = [each.result for each in measured]
+    _show(results, given, shown)
+    if given["save_result"] or given["save_detailed"] or given["append_result"]:
+        _save(
+            [{**each.result, **(each.details if given["save_detailed"] else {})} for each in measured], given
+        )
+    return exit_code(results, given["max_failed"])
+
+
+def _show(results: list[dict[str, Any]], given: Mapping[str, Any], shown: Any) -> None:
+    """One JSON object (of a sweep: with `sweep`, a list), or the tables."""
+    from coordinator.loadtest.console import block, sweep_table
+
+    if given["as_json"]:
+        print(json.dumps(results[0] if len(results) == 1 else {"sweep": results}), flush=True)
+        return
+    for result in results:
+        print(block(result, shown))
+    if len(results) > 1:
+        print(sweep_table(results))
+
+
+def _save(documents: list[dict[str, Any]], given: Mapping[str, Any]) -> None:
+    """A file for each point; all points in one file, a line each, when the file has a given name."""
+    from coordinator.loadtest.flags import result_path
+    from coordinator.loadtest.saving import file_name, save
+
+    for number, document in enumerate(documents):
+        path = result_path(given, file_name(document))
+        further = number > 0 and given["result_filename"] is not None
+        save(document, path, given["append_result"] or further)
+        typer.echo(f"saved {path}", err=True)
