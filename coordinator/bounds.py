@@ -20,21 +20,16 @@ _DEFAULT_MAX_ROWS = 256
 
 # Fields that change nothing at these values, which clients send by habit.
 _NEUTRAL: dict[str, Any] = {
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_tokens": 0,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "prompt_logprobs": False,
     "tools_json": "",
 }
-_UNSUPPORTED_REPEATED = ("logit_bias", "allowed_token_ids", "bad_words")
 # Smallest and largest value; below the smallest temperature logits / T would overflow.
 _FLOAT_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
 }
 MIN_TEMPERATURE = 2.0**-14
 
@@ -81,9 +76,6 @@ def refuse_unsupported(message: coordinator_pb2.GenerateRequest) -> None:
         given = message.HasField(name) if has_presence else True
         if given and getattr(message, name) != neutral:
             raise InvalidRequest(f"{getattr(message, name)!r} is not supported yet", field=name)
-    for name in _UNSUPPORTED_REPEATED:
-        if len(getattr(message, name)):
-            raise InvalidRequest("is not supported yet", field=name)
     if message.HasField("response_format"):
         raise InvalidRequest("is not supported yet", field="response_format")
     if message.tool_choice not in ("", "none"):

@@ -55,7 +55,7 @@ class Choice:
         self._broadcast = broadcast
         resumed = request.token_ids[request.num_prompt_tokens :]
         self.session = Session(list(request.token_ids), request.num_prompt_tokens, request.params.max_tokens)
-        text = TextStream(setting.tokenizer.decode, request.stop, resumed)
+        text = TextStream(setting.tokenizer.decode, request.stop, resumed, request.params.min_tokens)
         self._delivery = Delivery(self.session, text, broadcast, lookup, index)
         if request.ended is not None:
             self._delivery.stop_string = request.ended.stop_string
@@ -67,6 +67,10 @@ class Choice:
         self._started = self._now() - queued_seconds
         self._rounds.ledger.queue_seconds = queued_seconds
         return asyncio.create_task(self._rounds.run(), name=f"choice {self.index}")
+
+    def hold_started(self, started: coordinator_pb2.GenerateResponse) -> None:
+        """Has Started said together with the prompt's log-probabilities."""
+        self._delivery.hold_started(started)
 
     async def wait_opened(self) -> None:
         """Waits until the target holds the prompt."""

@@ -11,6 +11,8 @@ from protos import common_pb2, draft_pb2, target_pb2
 
 # A token id takes at most 3 bytes below 2^21, so a part stays far below 1 MiB.
 OPEN_PART_TOKENS = 64 * 1024
+# Entries of a truncated law: what a drafter's law has beyond them is lost acceptance, not exactness.
+MAX_LAW_ENTRIES = 64
 _ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
 
 
@@ -41,11 +43,17 @@ def round_command(request_id: str, session: Session) -> target_pb2.Command:
 
 
 def verify_command(
-    request_id: str, session: Session, proposals: Sequence[int], want_features: bool
+    request_id: str,
+    session: Session,
+    proposals: Sequence[int],
+    laws: Sequence[common_pb2.TruncatedLaw],
+    want_features: bool,
 ) -> target_pb2.Command:
+    """A verification; `laws` in rejection mode only, one for each proposal."""
     command = round_command(request_id, session)
     command.verify.committed_length = len(session.tokens)
     command.verify.proposals.extend(proposals)
+    command.verify.law.extend(laws)
     command.verify.want_features = want_features
     return command
 
@@ -98,6 +106,7 @@ def propose_item(
         sampling_key=request.sampling_key,
         mode=request.params.mode,
         temperature=request.params.temperature,
+        max_law_entries=MAX_LAW_ENTRIES if request.plan.is_blind else 0,
     )
 
 

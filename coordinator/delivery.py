@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinator.broadcast import Broadcast
 from coordinator.lookup import LookupIndex
 from coordinator.session import Session
 from coordinator.textstream import TextStream
-from protos import coordinator_pb2
+from protos import common_pb2, coordinator_pb2
 from protos.common_pb2 import FINISH_REASON_STOP
 
 
@@ -33,13 +35,35 @@ class Delivery:
         self._lookup = lookup
         self._index = index
         self._num_sent = session.num_generated
+        # Of the tokens that were taken and are not sent yet.
+        self._logprobs: list[common_pb2.PositionLogprobs] = []
+        self._started: coordinator_pb2.GenerateResponse | None = None
 
-    def take(self, tokens: tuple[int, ...]) -> int:
+    @property
+    def awaits_prompt_logprobs(self) -> bool:
+        return self._started is not None
+
+    def hold_started(self, started: coordinator_pb2.GenerateResponse) -> None:
+        """Keeps the Started message until the prompt's log-probabilities are known."""
+        self._started = started
+
+    def tell_prompt(self, prompt_logprobs: Sequence[common_pb2.PositionLogprobs]) -> None:
+        """Sends a Started message that was held; harmless without one."""
+        if self._started is not None:
+            self._started.started.prompt_logprobs.extend(prompt_logprobs)
+            self.outlet.put(self._started)
+            self._started = None
+
+    def take(self, tokens: tuple[int, ...], logprobs: Sequence[common_pb2.PositionLogprobs] = ()) -> int:
         """Takes the tokens that the session has just committed; finishes it at a stop string.
+
+        Args:
+            logprobs: of each token, or empty.
 
         Returns:
             How many of the tokens stand.
         """
+        self._logprobs.extend(logprobs)
         update = self._text.push(tokens)
         if update.stop:
             self.stop_string = update.stop
@@ -56,6 +80,7 @@ class Delivery:
 
     def flush(self) -> None:
         """Gives the client what was held back; for the end of the text, and harmless after it."""
+        self.tell_prompt(())
         if self.stop_string:
             return
         update = self._text.flush()
@@ -70,7 +95,12 @@ class Delivery:
         if not token_ids and not text:
             return
         delta = coordinator_pb2.Delta(
-            index=self._index, first_token_index=self._num_sent, token_ids=token_ids, text=text
+            index=self._index,
+            first_token_index=self._num_sent,
+            token_ids=token_ids,
+            text=text,
+            logprobs=self._logprobs[: len(token_ids)],
         )
+        del self._logprobs[: len(token_ids)]
         self._num_sent += len(token_ids)
         self.outlet.put(coordinator_pb2.GenerateResponse(delta=delta))

@@ -43,6 +43,12 @@ class Taken:
     verdict: target_pb2.Verdict
     tokens: tuple[int, ...]
 
+    @property
+    def logprobs(self) -> Sequence[common_pb2.PositionLogprobs]:
+        """Of the new tokens; empty when they were not asked for."""
+        all_of_them = self.verdict.logprobs
+        return all_of_them[len(all_of_them) - len(self.tokens) :] if all_of_them else ()
+
 
 def is_resend_due(quiet_seconds: float, silent_seconds: float, resend_seconds: float) -> bool:
     """Whether to send a round again.

@@ -101,7 +101,11 @@ class Generation:
         )
         if request.session.is_continued:
             started.prompt_token_ids.extend(request.token_ids[: request.num_prompt_tokens])
-        self._broadcast.put(coordinator_pb2.GenerateResponse(started=started))
+        response = coordinator_pb2.GenerateResponse(started=started)
+        if request.params.prompt_logprobs:
+            self._choices[0].hold_started(response)
+        else:
+            self._broadcast.put(response)
         self._task = asyncio.create_task(self._run(), name=f"generation {request.request_id}")
         self._task.add_done_callback(self._on_done)
 

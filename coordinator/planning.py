@@ -6,14 +6,8 @@ from dataclasses import dataclass
 
 from coordinator.bounds import require_whole
 from coordinator.tuning import Plan
-from protos import coordinator_pb2
-from protos.coordinator_pb2 import (
-    SPECULATION_MODE_AUTO,
-    SPECULATION_MODE_COUPLED,
-    SPECULATION_MODE_OFF,
-    ProposalSource,
-    SpeculationMode,
-)
+from protos import common_pb2, coordinator_pb2
+from protos.coordinator_pb2 import SPECULATION_MODE_OFF, ProposalSource, SpeculationMode
 from protos.errors import InvalidRequest
 
 
@@ -26,10 +20,13 @@ class PlanDefaults:
     source: ProposalSource
 
 
-def read_plan(speculation: coordinator_pb2.Speculation, defaults: PlanDefaults, most_rows: int) -> Plan:
+def read_plan(
+    speculation: coordinator_pb2.Speculation, mode: common_pb2.Mode, defaults: PlanDefaults, most_rows: int
+) -> Plan:
     """How a request wants to be speculated.
 
     Args:
+        mode: of its sampling parameters.
         most_rows: that the target verifies at once.
 
     Raises:
@@ -37,9 +34,6 @@ def read_plan(speculation: coordinator_pb2.Speculation, defaults: PlanDefaults, 
     """
     if speculation.mode not in SpeculationMode.values():
         raise InvalidRequest(f"unknown value {speculation.mode}", field="speculation.mode")
-    if speculation.mode not in (SPECULATION_MODE_AUTO, SPECULATION_MODE_OFF, SPECULATION_MODE_COUPLED):
-        name = SpeculationMode.Name(speculation.mode)
-        raise InvalidRequest(f"{name} is not supported yet: use AUTO or OFF", field="speculation.mode")
     if speculation.source not in ProposalSource.values():
         raise InvalidRequest(f"unknown value {speculation.source}", field="speculation.source")
     k = speculation.num_draft_tokens if speculation.HasField("num_draft_tokens") else None
@@ -60,4 +54,5 @@ def read_plan(speculation: coordinator_pb2.Speculation, defaults: PlanDefaults, 
         source=speculation.source or defaults.source,
         num_draft_tokens=k if k is not None else (v or 1) - 1,
         verify_block_size=v if v is not None else (k or 0) + 1,
+        is_blind=mode == common_pb2.MODE_REJECTION,
     )

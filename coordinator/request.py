@@ -9,12 +9,12 @@ from coordinator.bounds import (
     MAX_CHOICES,
     ModelLimits,
     refuse_unsupported,
-    require_float,
     require_stops,
     require_token_ids,
     require_whole,
 )
 from coordinator.keys import choice_keys
+from coordinator.parameters import read_params
 from coordinator.planning import PlanDefaults, read_plan
 from coordinator.prompt import Prompt, read_prompt
 from coordinator.resumed import Ended, find_end
@@ -73,11 +73,16 @@ class Request:
 
     def choices(self) -> tuple[Request, ...]:
         """Each choice as a request of its own; all but the first fork that one's prompt."""
+        # The prompt is the same: its log-probabilities are told once.
+        params = common_pb2.SamplingParams()
+        params.CopyFrom(self.params)
+        params.prompt_logprobs = False
         return (
             replace(self, other_keys=()),
             *(
                 replace(
                     self,
+                    params=params,
                     request_id=f"{self.request_id}{CHOICE_SEPARATOR}{index}",
                     sampling_key=key,
                     other_keys=(),
@@ -121,10 +126,11 @@ def parse_request(
     refuse_unsupported(message)
     keys = choice_keys(message, _num_choices(message), context.random_bytes)
     stop = require_stops(message.stop, context.tokenizer.has_text)
-    plan = read_plan(message.speculation, context.defaults, limits.max_verify_block_size)
-    params = _params(message, limits)
+    params = read_params(message, limits, context.tokenizer)
+    plan = read_plan(message.speculation, params.mode, context.defaults, limits.max_verify_block_size)
     prompt = _prompt(message, context)
     params.max_tokens = _max_tokens(message, len(prompt.token_ids), limits)
+    require_whole("min_tokens", params.min_tokens, 0, params.max_tokens)
     resumed = tuple(message.resume.token_ids)
     require_token_ids(resumed, limits.vocab_size, "resume.token_ids")
     if len(resumed) > params.max_tokens:
@@ -169,31 +175,6 @@ def _num_choices(message: coordinator_pb2.GenerateRequest) -> int:
     if num_choices > 1 and message.HasField("resume"):
         raise InvalidRequest("one choice is resumed at a time, with its own sampling key", field="resume")
     return num_choices
-
-
-def _params(message: coordinator_pb2.GenerateRequest, limits: ModelLimits) -> common_pb2.SamplingParams:
-    """Sampling parameters without max_tokens; unset ones come from the model, else neutral."""
-    temperature = require_float(
-        "temperature", message.temperature if message.HasField("temperature") else limits.temperature
-    )
-    top_p = require_float("top_p", message.top_p if message.HasField("top_p") else limits.top_p)
-    min_p = require_float("min_p", message.min_p if message.HasField("min_p") else 0.0)
-    top_k = message.top_k if message.HasField("top_k") else limits.top_k
-    require_token_ids(message.stop_token_ids, limits.vocab_size, "stop_token_ids")
-    params = common_pb2.SamplingParams(
-        temperature=temperature, ignore_eos=message.ignore_eos, stop_token_ids=message.stop_token_ids
-    )
-    if temperature == 0.0:
-        params.mode = common_pb2.MODE_GREEDY
-        return params
-    params.mode = common_pb2.MODE_COUPLED
-    if top_p < 1.0:
-        params.top_p = top_p
-    if 0 < top_k < limits.vocab_size:
-        params.top_k = top_k
-    if min_p > 0.0:
-        params.min_p = min_p
-    return params
 
 
 def _max_tokens(message: coordinator_pb2.GenerateRequest, num_prompt_tokens: int, limits: ModelLimits) -> int:

@@ -40,7 +40,7 @@ def find_end(
     if token_ids[-1] in stop_ids:
         return Ended(FINISH_REASON_STOP)
     if stop:
-        text = TextStream(decode, stop, ())
+        text = TextStream(decode, stop, (), params.min_tokens)
         found = text.push(tuple(token_ids)).stop or text.flush().stop
         if found:
             return Ended(FINISH_REASON_STOP, found)

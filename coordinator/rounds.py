@@ -22,21 +22,24 @@ from coordinator.commands import (
     verify_command,
 )
 from coordinator.delivery import Delivery
-from coordinator.drafting import ask
+from coordinator.drafting import ask, drafted, looked_up
 from coordinator.exchange import Exchange, OutOfStep, Taken
 from coordinator.ledger import Block, Ledger, RoundTimes
 from coordinator.request import Request
 from coordinator.services import RoundLimits, Services
 from coordinator.session import RoundKind, Session
 from coordinator.tuning import (
+    BlindProposals,
     DraftChoice,
     LookupChoice,
+    Proposals,
     RoundChoice,
     RoundView,
     RunChoice,
     choose_draft,
     choose_verify,
 )
+from protos import common_pb2
 from protos.coordinator_pb2 import PROPOSAL_SOURCE_DRAFTER, PROPOSAL_SOURCE_LOOKUP, ProposalSource
 from protos.errors import Unavailable
 
@@ -122,21 +125,26 @@ class Rounds:
         self._exchange.inbox.clear()
         self._session.reopen(self._services.epochs.next(held_epoch))
         self._expects_features = self._wants_features()
-        self._exchange.begin(open_commands(self._request, self._session, self._expects_features))
+        commands = open_commands(self._request, self._session, self._expects_features)
+        if not self._delivery.awaits_prompt_logprobs:
+            commands[-1].open.params.prompt_logprobs = False
+        self._exchange.begin(commands)
         taken = await self._exchange.next_verdict()
         if is_first:
             self.ledger.note_open(taken.verdict, self._now() - started)
         else:
             self.ledger.note_reopen(num_tokens - taken.verdict.cached_tokens)
+        self._delivery.tell_prompt(taken.verdict.prompt_logprobs)
         self.opened.set()
         self._deliver(taken)
 
     async def _round(self, choice: RoundChoice) -> None:
         spent = Spent(self._now())
         if isinstance(choice, DraftChoice):
-            await self._draft_round(choice.k, spent)
+            await self._draft_round(choice, spent)
         elif isinstance(choice, LookupChoice):
-            await self._verify_round(choice.proposals, PROPOSAL_SOURCE_LOOKUP, spent)
+            proposals = looked_up(choice.proposals, self._request.plan)
+            await self._verify_round(proposals, PROPOSAL_SOURCE_LOOKUP, spent)
         else:
             await self._run_round(choice.max_tokens, spent)
         times = RoundTimes(
@@ -144,12 +152,12 @@ class Rounds:
         )
         self.ledger.note_times(times)
 
-    async def _draft_round(self, k: int, spent: Spent) -> None:
+    async def _draft_round(self, choice: DraftChoice, spent: Spent) -> None:
         drafter = self._services.drafter
         assert drafter is not None, "a draft was chosen without a drafter"
         features = await self._exchange.pivot_features(self._expects_features)
         num_recent = drafter.describe.anchor_group_size if drafter.describe else 1
-        item = propose_item(self._request, self._session, features, k, num_recent)
+        item = propose_item(self._request, self._session, features, choice.k, num_recent)
         self.ledger.draft_bytes += tensor_bytes(features)
         vocab_size = self._services.target.describe.vocab_size
         proposal = await ask(drafter, item, self._limits.draft_timeout_seconds, vocab_size)
@@ -160,23 +168,27 @@ class Rounds:
             return
         spent.draft_seconds = proposal.timing.total_us / 1e6
         self.ledger.draft_bytes += proposal.ByteSize()
-        await self._verify_round(tuple(proposal.tokens), PROPOSAL_SOURCE_DRAFTER, spent)
+        await self._verify_round(drafted(proposal, choice.num_verified), PROPOSAL_SOURCE_DRAFTER, spent)
 
-    async def _verify_round(self, drafted: tuple[int, ...], source: ProposalSource, spent: Spent) -> None:
-        proposals = choose_verify(self._request.plan, self._session.num_remaining, drafted)
-        self._session.begin(RoundKind.VERIFY, len(proposals))
+    async def _verify_round(self, proposals: Proposals, source: ProposalSource, spent: Spent) -> None:
+        verified = proposals.tokens
+        laws: tuple[common_pb2.TruncatedLaw, ...] = ()
+        if isinstance(proposals, BlindProposals):
+            laws = proposals.laws
+        else:
+            verified = choose_verify(self._request.plan, self._session.num_remaining, proposals)
+        self._session.begin(RoundKind.VERIFY, len(verified))
         self._expects_features = self._wants_features()
         sent = self._now()
-        self._exchange.begin(
-            [verify_command(self._request.request_id, self._session, proposals, self._expects_features)]
-        )
+        request_id, wants = self._request.request_id, self._expects_features
+        self._exchange.begin([verify_command(request_id, self._session, verified, laws, wants)])
         taken = await self._exchange.next_verdict()
         spent.waited_seconds += self._now() - sent
         verdict = taken.verdict
         spent.verify_seconds = verdict.timing.total_us / 1e6
         num_kept = self._deliver(taken)
         self.ledger.note_block(
-            Block(source, len(drafted), verdict.num_verified, verdict.num_accepted, num_kept)
+            Block(source, len(proposals.tokens), verdict.num_verified, verdict.num_accepted, num_kept)
         )
 
     async def _run_round(self, max_tokens: int, spent: Spent) -> None:
@@ -201,7 +213,7 @@ class Rounds:
         """Gives new tokens to the client; returns how many of them stand."""
         self._num_fruitless = 0
         self.ledger.num_recomputed_tokens += taken.verdict.recomputed_tokens
-        return self._delivery.take(taken.tokens)
+        return self._delivery.take(taken.tokens, taken.logprobs)
 
     def _should_hold(self) -> bool:
         if self._delivery.outlet.is_full:

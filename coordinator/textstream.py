@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.stops import StopMatcher
@@ -25,21 +25,30 @@ class TextUpdate:
 
 
 class TextStream:
-    """Committed tokens in, releasable ids and text out."""
+    """Committed tokens in, releasable ids and text out.
 
-    def __init__(self, decode: Decode, stops: tuple[str, ...], known_tokens: Iterable[int]) -> None:
+    Args:
+        known_tokens: generated before; the reader has their text.
+        min_tokens: so many generated tokens no stop string ends.
+    """
+
+    def __init__(
+        self, decode: Decode, stops: tuple[str, ...], known_tokens: Sequence[int], min_tokens: int = 0
+    ) -> None:
         self._detokeniser = Detokeniser(decode)
         self._matcher = StopMatcher(stops)
         self._detokeniser.prime(known_tokens)
+        self._num_immune = min_tokens - len(known_tokens)
 
     def push(self, tokens: tuple[int, ...]) -> TextUpdate:
         """Takes committed tokens, one after the other, up to the one that completes a stop string."""
         pieces: list[Piece] = []
         for index, token in enumerate(tokens):
             complete = self._detokeniser.push(token)
+            self._num_immune -= 1
             if complete is None:
                 continue
-            scan = self._matcher.push(complete)
+            scan = self._matcher.push(complete, self._num_immune < 0)
             pieces.append(scan.released)
             if scan.stop:
                 return TextUpdate(_joined(pieces), index + 1, scan.stop)
@@ -50,7 +59,7 @@ class TextStream:
         pieces: list[Piece] = []
         rest = self._detokeniser.flush()
         if rest is not None:
-            scan = self._matcher.push(rest)
+            scan = self._matcher.push(rest, self._num_immune < 0)
             pieces.append(scan.released)
             if scan.stop:
                 return TextUpdate(_joined(pieces), 0, scan.stop)

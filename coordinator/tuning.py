@@ -1,9 +1,16 @@
-"""What a round does: pure choices. `k` and `v` are fixed here; a tuner may replace both functions."""
+"""What a round does: pure choices. `k` and `v` are fixed here; a tuner may replace both functions.
+
+Rejection sampling is exact only if nothing looks at the proposals of a round before they are
+verified: not `v`, not the choice of their source. The types say so: a blind round has its `v` in the
+choice that asks for proposals, and what comes back is `BlindProposals`, which carries no probability
+and which `choose_verify` does not take.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protos.common_pb2 import TruncatedLaw
 from protos.coordinator_pb2 import (
     PROPOSAL_SOURCE_AUTO,
     PROPOSAL_SOURCE_DRAFTER,
@@ -26,12 +33,14 @@ class Plan:
         speculates: False means plain decoding throughout.
         source: where proposals come from.
         num_draft_tokens: `k`; verify_block_size: `v`, rows a round verifies, the anchor included.
+        is_blind: rejection mode: `v` and source are fixed before proposals are seen.
     """
 
     speculates: bool
     source: ProposalSource
     num_draft_tokens: int
     verify_block_size: int
+    is_blind: bool = False
 
     @property
     def uses_lookup(self) -> bool:
@@ -62,6 +71,28 @@ class RoundView:
 
 
 @dataclass(frozen=True)
+class SeenProposals:
+    """Greedy and coupled: tokens, and the drafter's own probability of each (none from lookup)."""
+
+    tokens: tuple[int, ...]
+    probabilities: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class BlindProposals:
+    """Rejection: tokens with the law each was drawn from, passed on unopened."""
+
+    tokens: tuple[int, ...]
+    laws: tuple[TruncatedLaw, ...]
+
+    def first(self, count: int) -> BlindProposals:
+        return BlindProposals(self.tokens[:count], self.laws[:count])
+
+
+Proposals = SeenProposals | BlindProposals
+
+
+@dataclass(frozen=True)
 class RunChoice:
     """The target decodes alone, up to `max_tokens`."""
 
@@ -70,16 +101,17 @@ class RunChoice:
 
 @dataclass(frozen=True)
 class LookupChoice:
-    """Verify what followed the same tokens before."""
+    """Verify what followed the same tokens before (a function of the committed tokens alone)."""
 
     proposals: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class DraftChoice:
-    """Ask the drafter for `k` proposals."""
+    """Ask the drafter for `k` proposals; in a blind round `num_verified` of them will be verified."""
 
     k: int
+    num_verified: int | None = None
 
 
 RoundChoice = RunChoice | LookupChoice | DraftChoice
@@ -94,10 +126,11 @@ def choose_draft(plan: Plan, view: RoundView) -> RoundChoice:
     if k > 0 and plan.uses_lookup and view.lookup:
         return LookupChoice(view.lookup[:k])
     if k > 0 and plan.uses_drafter and view.max_drafter_proposals > 0:
-        return DraftChoice(min(k, view.max_drafter_proposals))
+        k = min(k, view.max_drafter_proposals)
+        return DraftChoice(k, k if plan.is_blind else None)
     return RunChoice(view.num_remaining)
 
 
-def choose_verify(plan: Plan, num_remaining: int, proposals: tuple[int, ...]) -> tuple[int, ...]:
+def choose_verify(plan: Plan, num_remaining: int, proposals: SeenProposals) -> tuple[int, ...]:
     """The proposals that are verified: `v - 1` of them, and never more than the request has use for."""
-    return proposals[: max(min(plan.verify_block_size, num_remaining) - 1, 0)]
+    return proposals.tokens[: max(min(plan.verify_block_size, num_remaining) - 1, 0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,12 +15,14 @@ from coordinator.draft_link import Breaker
 from coordinator.exchange import is_resend_due
 from coordinator.pairing import check_pairing, pairing_warnings
 from coordinator.tuning import (
+    BlindProposals,
     DraftChoice,
     LookupChoice,
     Plan,
     RoundChoice,
     RoundView,
     RunChoice,
+    SeenProposals,
     choose_draft,
     choose_verify,
 )
@@ -53,6 +57,17 @@ def test_sources(source: str, match: tuple[int, ...], most: int, expected: Round
     assert choose_draft(plan(source), RoundView(20, match, most)) == expected
 
 
+def test_a_blind_round_fixes_v_before_it_asks() -> None:
+    """Rejection: the choice says what will be verified, and the proposals carry no probability."""
+    blind = replace(plan("drafter", k=6, v=4), is_blind=True)
+    assert choose_draft(blind, RoundView(20, (), 8)) == DraftChoice(3, num_verified=3)
+    assert choose_draft(blind, RoundView(3, (), 8)) == DraftChoice(2, num_verified=2)
+    names = {field.name for field in fields(BlindProposals)}
+    assert names == {"tokens", "laws"}
+    annotation = inspect.get_annotations(choose_verify, eval_str=True)["proposals"]
+    assert annotation is SeenProposals
+
+
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("remaining", [1, 2, 3, 5, 6])
 def test_never_more_proposals_than_the_request_has_use_for(source: str, remaining: int) -> None:
@@ -73,8 +88,8 @@ def test_no_speculation_is_run(off: Plan) -> None:
 
 
 def test_verify_takes_v_minus_one() -> None:
-    assert choose_verify(plan(k=5, v=3), 20, MATCH) == MATCH[:2]
-    assert choose_verify(plan(k=5, v=6), 4, MATCH) == MATCH[:3]
+    assert choose_verify(plan(k=5, v=3), 20, SeenProposals(MATCH)) == MATCH[:2]
+    assert choose_verify(plan(k=5, v=6), 4, SeenProposals(MATCH)) == MATCH[:3]
 
 
 @pytest.mark.parametrize(
