@@ -26,6 +26,7 @@ def train(
     save_every: Annotated[int, typer.Option(min=1, help="Steps between two saves.")] = 200,
     evaluation_anchors: Annotated[int, typer.Option(min=1, help="Held-out anchors of each.")] = 2048,
     stop_after: Annotated[int, typer.Option(min=0, help="Stop early; 0: at the recipe's end.")] = 0,
+    store: Annotated[str, typer.Option(help="Of the drafter: float32, float16, bfloat16.")] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -45,6 +46,7 @@ def train(
         save_every=save_every,
         evaluation_anchors=evaluation_anchors,
         stop_after=stop_after,
+        store_dtype=store,
         threads=threads,
         device=device,
     )

@@ -130,6 +130,21 @@ def test_the_drafter_says_what_it_was_made_for(target: Path, data: Path, tmp_pat
     assert load_drafter(tmp_path / DRAFTER, target).description.variable_block
 
 
+def test_a_drafter_stored_in_half_the_bytes_loads(target: Path, data: Path, tmp_path: Path) -> None:
+    for store in ("float32", "float16"):
+        options = run_options(data, target, tmp_path / store, store_dtype=store)
+        train(small_recipe(steps=3), options, Seen())
+    whole, half = (
+        load_file(tmp_path / store / DRAFTER / "model.safetensors") for store in ("float32", "float16")
+    )
+    for name, value in half.items():
+        assert value.dtype == torch.float16
+        assert torch.equal(value, whole[name].to(torch.float16))
+    load_drafter(tmp_path / "float16" / DRAFTER, target).self_test()
+    with pytest.raises(InvalidRequest, match="int4"):
+        train(small_recipe(), run_options(data, target, tmp_path / "x", store_dtype="int4"), Seen())
+
+
 def test_training_goes_on_from_given_weights(target: Path, data: Path, tmp_path: Path) -> None:
     first, second, seen = tmp_path / "first", tmp_path / "second", Seen()
     train(small_recipe(steps=60), run_options(data, target, first, save_every=60), Seen())

@@ -27,11 +27,13 @@ from draft_service.training.schedule import generator
 from draft_service.training.state import digest_of, restore_state, save_state
 from draft_service.training.trainer import StepReport, Trainer, evaluate
 from draft_service.weights import fingerprint, save_drafter
+from protos.errors import InvalidRequest
 from protos.shard_manifest import write_atomically
 
 PROVENANCE = "provenance.json"
 METRICS = "metrics.jsonl"
 DRAFTER = "drafter"
+STORE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _HELD_OUT_PURPOSE = 4
 
 
@@ -47,6 +49,7 @@ class RunOptions:
         save_every: steps between two saves; each also evaluates.
         evaluation_anchors: held-out anchors of an evaluation.
         stop_after: ends early after so many steps of this call; 0 goes on to the end.
+        store_dtype: of the drafter's tensors on disk; it is served in float32 whatever this is.
     """
 
     data: tuple[Path, ...]
@@ -56,6 +59,7 @@ class RunOptions:
     save_every: int = 200
     evaluation_anchors: int = 2048
     stop_after: int = 0
+    store_dtype: str = "float32"
     threads: int = 1
     device: str = "cpu"
 
@@ -89,6 +93,8 @@ def train(recipe: Recipe, options: RunOptions, watch: Watch) -> int:
         InvalidRequest, NotFound, ContractMismatch: inputs do not fit together, or the folder holds
             another run.
     """
+    if options.store_dtype not in STORE_DTYPES:
+        raise InvalidRequest(f"{options.store_dtype!r} is none of {sorted(STORE_DTYPES)}", field="--store")
     torch.set_num_threads(options.threads)
     ranks = join_ranks(options.device)
     prepared = prepare(recipe, options.data, options.target, options.init_from, options.device)
@@ -138,7 +144,8 @@ class _Loop:
         report = SaveReport(
             self.trainer.step, loss, counts.rates(), held_out.rates(), held_out.overlaps(), rate
         )
-        save_drafter(self.options.out / DRAFTER, self.prepared.config, model, self.prepared.token_ids)
+        stored = model.to(STORE_DTYPES[self.options.store_dtype])
+        save_drafter(self.options.out / DRAFTER, self.prepared.config, stored, self.prepared.token_ids)
         with (self.options.out / METRICS).open("a") as lines:
             lines.write(json.dumps(report.__dict__) + "\n")
         save_state(self.options.out, self.trainer, self.digest)
