@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from coordinator.loadtest.runner import Send
 from coordinator.loadtest.samples import Chunk, Place, Sample, Status
 from protos import coordinator_pb2 as pb
-from protos.common_pb2 import FINISH_REASON_LENGTH
+from protos import rpc
+from protos.common_pb2 import FINISH_REASON_LENGTH, Describe
 from protos.errors import DliteError, Unavailable
 
 T = TypeVar("T")
@@ -98,13 +101,51 @@ class MixedServer:
             raise Unavailable("broken by the test")
         if kind == "cut":
             yield delta(0, [1, 2])
-            await asyncio.sleep(50)
             return
         if kind == "good":
             yield delta(0, [1, 2])
             await asyncio.sleep(0.2)
             yield delta(2, [3, 4])
         yield finished()
+
+
+@dataclass(eq=False)
+class CachingServer:
+    """Knows the prompts it has seen, as a prefix cache does."""
+
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+
+    async def send(self, message: pb.GenerateRequest) -> AsyncGenerator[pb.GenerateResponse]:
+        prompt = tuple(message.token_ids)
+        cached = len(prompt) if prompt in self.seen else 0
+        self.seen.add(prompt)
+        yield started(len(prompt))
+        yield delta(0, [1, 2])
+        yield finished(usage=pb.Usage(cached_tokens=cached))
+
+
+@asynccontextmanager
+async def serve(send: Send) -> AsyncIterator[str]:
+    """The fake as a coordinator behind real gRPC; gives its address."""
+
+    async def generate(
+        message: pb.GenerateRequest, context: rpc.Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        async for response in send(message):
+            yield response
+
+    async def info(message: pb.GetServerInfoRequest, context: rpc.Context) -> pb.GetServerInfoResponse:
+        return pb.GetServerInfoResponse(target=Describe(model="models/tiny", vocab_size=1000))
+
+    methods = {
+        "Generate": rpc.server_stream(pb.GenerateRequest, generate),
+        "GetServerInfo": rpc.unary(pb.GetServerInfoRequest, info),
+    }
+    server = await rpc.start_server(rpc.Service("dlite.v1.Coordinator", methods), "127.0.0.1:0")
+    try:
+        yield server.address
+    finally:
+        await server.stop(0)
 
 
 @dataclass(eq=False)

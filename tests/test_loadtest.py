@@ -457,9 +457,9 @@ Median TPOT (ms): P99 TPOT (ms): Mean ITL (ms): Median ITL (ms): P99 ITL (ms): A
 Acceptance length: Drafts: Draft tokens: Accepted tokens: Per-position acceptance (%):"""
 KEYS = """date backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency
 duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput
-output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests spec_decode_acceptance_rate
-spec_decode_acceptance_length spec_decode_num_drafts spec_decode_draft_tokens spec_decode_accepted_tokens
-spec_decode_per_position_acceptance_rates"""
+output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests
+spec_decode_acceptance_rate spec_decode_acceptance_length spec_decode_num_drafts spec_decode_draft_tokens
+spec_decode_accepted_tokens spec_decode_per_position_acceptance_rates"""
 
 
 class Speculative(TimedServer):

@@ -6,11 +6,9 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated as A
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer import Option
 
 from protos.errors import InvalidRequest
 
@@ -18,88 +16,114 @@ SEED_BITS = 31
 
 
 def loadtest(
-    address: A[
+    address: Annotated[
         str | None,
-        Option(
+        typer.Option(
             "--address", "--base-url", envvar="DLITE_ADDRESS", help="The coordinator; several with commas."
         ),
     ] = None,
-    host: A[str, Option(help="With --port, instead of --address.")] = "127.0.0.1",
-    port: A[int | None, Option(min=1, max=65535)] = None,
-    backend: A[str, Option(help="dlite-grpc, the only one.")] = "dlite-grpc",
-    model: A[str | None, Option(help="Model to ask for; unset: what is served.")] = None,
-    dataset_name: A[
-        str, Option(help="random (token ids), custom (JSONL) or agent (sessions of turns).")
+    host: Annotated[str, typer.Option(help="With --port, instead of --address.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
+    backend: Annotated[str, typer.Option(help="dlite-grpc, the only one.")] = "dlite-grpc",
+    model: Annotated[str | None, typer.Option(help="Model to ask for; unset: what is served.")] = None,
+    dataset_name: Annotated[
+        str, typer.Option(help="random (token ids), custom (JSONL) or agent (sessions of turns).")
     ] = "random",
-    dataset_path: A[Path | None, Option(help="JSONL with 'turns' (a list) or 'prompt' in each row.")] = None,
-    num_prompts: A[int, Option(help="Sessions to run; of one turn each with random.")] = 32,
-    input_len: A[int, Option("--input-len", "--random-input-len", help="Tokens of a prompt.")] = 128,
-    output_len: A[
+    dataset_path: Annotated[
+        Path | None, typer.Option(help="JSONL with 'turns' (a list) or 'prompt' in each row.")
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(help="Sessions to run; of one turn each with random.")] = 32,
+    input_len: Annotated[
+        int, typer.Option("--input-len", "--random-input-len", help="Tokens of a prompt.")
+    ] = 128,
+    output_len: Annotated[
         int | None,
-        Option(
+        typer.Option(
             "--output-len", "--random-output-len", min=1, help="Most tokens of an answer.  [default: 128]"
         ),
     ] = None,
-    range_ratio: A[
-        float, Option("--range-ratio", "--random-range-ratio", help="Lengths vary by this share.")
+    range_ratio: Annotated[
+        float, typer.Option("--range-ratio", "--random-range-ratio", help="Lengths vary by this share.")
     ] = 0.0,
-    shared_prefix_len: A[int, Option(min=0, help="Tokens that all sessions begin with.")] = 0,
-    turns: A[int, Option(help="Turns of an agent's session.")] = 4,
-    turn_len: A[int, Option(help="Tokens that a tool's answer adds.")] = 32,
-    pause_ms: A[float, Option(min=0, help="Mean time of a tool between turns.")] = 0.0,
-    cancel_rate: A[float, Option(help="Share of requests that the client leaves in mid-text.")] = 0.0,
-    skip_chat_template: A[bool, Option(help="Send texts as raw prompts.")] = False,
-    request_rate: A[
+    shared_prefix_len: Annotated[int, typer.Option(min=0, help="Tokens that all sessions begin with.")] = 0,
+    turns: Annotated[int, typer.Option(help="Turns of an agent's session.")] = 4,
+    turn_len: Annotated[int, typer.Option(help="Tokens that a tool's answer adds.")] = 32,
+    pause_ms: Annotated[float, typer.Option(min=0, help="Mean time of a tool between turns.")] = 0.0,
+    cancel_rate: Annotated[
+        float, typer.Option(help="Share of requests that the client leaves in mid-text.")
+    ] = 0.0,
+    skip_chat_template: Annotated[bool, typer.Option(help="Send texts as raw prompts.")] = False,
+    request_rate: Annotated[
         str,
-        Option(help="Sessions/s of an open loop; inf: as places get free. Several with commas: a sweep."),
+        typer.Option(
+            help="Sessions/s of an open loop; inf: as places get free. Several with commas: a sweep."
+        ),
     ] = "inf",
-    burstiness: A[
-        float, Option(help="Shape of the gamma law of gaps: 1 Poisson, less burstier, inf even.")
+    burstiness: Annotated[
+        float, typer.Option(help="Shape of the gamma law of gaps: 1 Poisson, less burstier, inf even.")
     ] = 1.0,
-    ramp_up_strategy: A[str | None, Option(help="linear or exponential, instead of --request-rate.")] = None,
-    ramp_up_start_rps: A[float | None, Option()] = None,
-    ramp_up_end_rps: A[float | None, Option()] = None,
-    max_concurrency: A[str | None, Option(help="Sessions at once. Several with commas: a sweep.")] = None,
-    max_duration: A[
-        float | None, Option(min=0.001, help="Seconds after which a point sends nothing new.")
+    ramp_up_strategy: Annotated[
+        str | None, typer.Option(help="linear or exponential, instead of --request-rate.")
     ] = None,
-    num_warmups: A[int, Option(min=0, help="Requests of other prompts before the run.")] = 0,
-    seed: A[
-        int | None, Option(min=0, help="Of prompts, arrivals and sampling.  [default: a fresh one]")
+    ramp_up_start_rps: Annotated[float | None, typer.Option()] = None,
+    ramp_up_end_rps: Annotated[float | None, typer.Option()] = None,
+    max_concurrency: Annotated[
+        str | None, typer.Option(help="Sessions at once. Several with commas: a sweep.")
     ] = None,
-    ignore_eos: A[bool, Option("--ignore-eos")] = False,
-    temperature: A[float | None, Option(min=0, help="Unset: the model's.")] = None,
-    top_p: A[float | None, Option()] = None,
-    top_k: A[int | None, Option(min=0)] = None,
-    num_draft_tokens: A[
-        int | None, Option(min=0, help="k of every request; unset: the coordinator's.")
+    max_duration: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which a point sends nothing new.")
     ] = None,
-    verify_block_size: A[int | None, Option(min=1, help="v of every request.")] = None,
-    source: A[str | None, Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
-    extra_body: A[str | None, Option(help="JSON object of further GenerateRequest fields.")] = None,
-    baseline: A[
-        bool, Option("--baseline", help="Run everything without speculation as well, in turn.")
+    num_warmups: Annotated[int, typer.Option(min=0, help="Requests of other prompts before the run.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of prompts, arrivals and sampling.  [default: a fresh one]")
+    ] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos")] = False,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Unset: the model's.")] = None,
+    top_p: Annotated[float | None, typer.Option()] = None,
+    top_k: Annotated[int | None, typer.Option(min=0)] = None,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(min=0, help="k of every request; unset: the coordinator's.")
+    ] = None,
+    verify_block_size: Annotated[int | None, typer.Option(min=1, help="v of every request.")] = None,
+    source: Annotated[str | None, typer.Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
+    extra_body: Annotated[
+        str | None, typer.Option(help="JSON object of further GenerateRequest fields.")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Run everything without speculation as well, in turn.")
     ] = False,
-    baseline_blocks: A[int, Option(min=1, help="Blocks of the interleaving: 2 runs A B B A.")] = 2,
-    percentile_metrics: A[str, Option(help="Latencies to print.")] = "ttft,tpot,itl,e2el",
-    metric_percentiles: A[str, Option(help="Percentiles of each.")] = "99",
-    goodput: A[list[str] | None, Option(help="Bounds in ms, like 'ttft:200 tpot:50 e2el:5000'.")] = None,
-    ready_check_timeout_sec: A[float, Option(min=0, help="Wait so long for the coordinator.")] = 0.0,
-    request_timeout: A[
-        float | None, Option(min=0.001, help="Seconds after which a request has failed.")
+    baseline_blocks: Annotated[
+        int, typer.Option(min=1, help="Blocks of the interleaving: 2 runs A B B A.")
+    ] = 2,
+    percentile_metrics: Annotated[str, typer.Option(help="Latencies to print.")] = "ttft,tpot,itl,e2el",
+    metric_percentiles: Annotated[str, typer.Option(help="Percentiles of each.")] = "99",
+    goodput: Annotated[
+        list[str] | None, typer.Option(help="Bounds in ms, like 'ttft:200 tpot:50 e2el:5000'.")
     ] = None,
-    resume_seconds: A[
-        float, Option(min=0, help="Resume broken streams for so long instead of counting them.")
+    ready_check_timeout_sec: Annotated[
+        float, typer.Option(min=0, help="Wait so long for the coordinator.")
     ] = 0.0,
-    max_failed: A[int, Option(min=0, help="Exit code 1 when more requests failed.")] = 0,
-    save_result: A[bool, Option("--save-result")] = False,
-    save_detailed: A[bool, Option("--save-detailed", help="With every single request.")] = False,
-    append_result: A[bool, Option("--append-result")] = False,
-    result_dir: A[Path | None, Option()] = None,
-    result_filename: A[str | None, Option()] = None,
-    label: A[str | None, Option(help="First part of the file's name.")] = None,
-    metadata: A[list[str] | None, Option(help="KEY=VALUE, into the result; may be repeated.")] = None,
-    as_json: A[bool, Option("--json", help="Print one JSON object instead of the table.")] = False,
+    request_timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which a request has failed.")
+    ] = None,
+    resume_seconds: Annotated[
+        float, typer.Option(min=0, help="Resume broken streams for so long instead of counting them.")
+    ] = 0.0,
+    max_failed: Annotated[int, typer.Option(min=0, help="Exit code 1 when more requests failed.")] = 0,
+    save_result: Annotated[bool, typer.Option("--save-result")] = False,
+    save_detailed: Annotated[
+        bool, typer.Option("--save-detailed", help="With every single request.")
+    ] = False,
+    append_result: Annotated[bool, typer.Option("--append-result")] = False,
+    result_dir: Annotated[Path | None, typer.Option()] = None,
+    result_filename: Annotated[str | None, typer.Option()] = None,
+    label: Annotated[str | None, typer.Option(help="First part of the file's name.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, into the result; may be repeated.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
+    ] = False,
 ) -> None:
     """Load a coordinator and measure: flags, table and JSON keys of `vllm bench serve`, and our own.
 
