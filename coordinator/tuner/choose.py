@@ -82,19 +82,23 @@ def evaluate(
     costs: CycleCosts,
 ) -> float:
     """Tokens per second of given block sizes."""
-    chosen = [size for size in block_sizes if size > 1]
-    shape = Shape(
-        num_runs=len(block_sizes) - len(chosen),
-        num_speculating=len(chosen),
-        num_proposals=sum(chosen) - len(chosen),
-        num_draft_tokens=max(chosen, default=1) - 1,
-    )
     num_tokens = sum(
         1.0 + sum(survival[: size - 1])
         for size, survival in zip(block_sizes, survivals, strict=True)
         if size > 1
     )
-    return tokens_per_second(shape, num_cohorts, costs, num_tokens)
+    return tokens_per_second(shape_of(block_sizes), num_cohorts, costs, num_tokens)
+
+
+def shape_of(block_sizes: Sequence[int]) -> Shape:
+    """What travels in a cycle of these block sizes."""
+    chosen = [size for size in block_sizes if size > 1]
+    return Shape(
+        num_runs=len(block_sizes) - len(chosen),
+        num_speculating=len(chosen),
+        num_proposals=sum(chosen) - len(chosen),
+        num_draft_tokens=max(chosen, default=1) - 1,
+    )
 
 
 def families(survivals: Sequence[Sequence[float]]) -> Iterator[Family]:

@@ -97,12 +97,14 @@ class CostTable:
         return [0.0, *non_decreasing(values, weights)]
 
     def _bucket_ratio(self, bucket: int) -> float:
-        """Measured over prior in a bucket; where nothing was measured, that of the nearest one."""
+        """Measured over prior in a bucket.
+
+        Where nothing was measured the prior stands, or less if steps are cheaper than it says: what
+        is thought dear is not tried, and so would never be measured.
+        """
         found = self._buckets.get(bucket)
-        nearest = 1.0
-        if self._buckets and found is None:
-            nearest = self._buckets[min(self._buckets, key=lambda other: (abs(other - bucket), other))].mean
-        elif found is not None:
-            nearest = self._scale.mean
-        count, mean = (found.count, found.mean) if found else (0, 0.0)
-        return (count * mean + _BUCKET_SHRINKAGE * nearest) / (count + _BUCKET_SHRINKAGE)
+        if found is None:
+            return min(self._scale.mean, 1.0) if self._scale.count else 1.0
+        return (found.count * found.mean + _BUCKET_SHRINKAGE * self._scale.mean) / (
+            found.count + _BUCKET_SHRINKAGE
+        )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from coordinator.tuner.cost_table import CostTable, Line
 from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
 from coordinator.tuner.link_estimate import LinkEstimate
-from coordinator.tuner.running import RunningMean
+from coordinator.tuner.running import Window
 
-_WINDOW = 64
+_WINDOW = 32
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,19 @@ class Costs:
         self.draft = CostTable(priors.draft)
         self.target_link = LinkEstimate()
         self.draft_link = LinkEstimate()
-        self._overhead = RunningMean(_WINDOW)
+        self._overhead = Window(_WINDOW)
 
     @property
     def overhead_seconds(self) -> float:
         """T_S: what cycles took beyond the model. So a model that is too kind corrects itself."""
-        return max(self._overhead.mean, 0.0)
+        return max(self._overhead.percentile(50), 0.0)
 
     def note_cycle(self, shape: Shape, num_cohorts: int, seconds: float, costs: CycleCosts) -> None:
-        """Takes the measured time of a speculating cycle, with the costs it was planned by."""
+        """Takes the measured time of a speculating cycle.
+
+        Args:
+            costs: a snapshot by what is known now, this cycle included.
+        """
         if shape.num_speculating > 0:
             modelled = cycle_of(shape, num_cohorts, costs).seconds - costs.overhead_seconds
             self._overhead.note(seconds - modelled)

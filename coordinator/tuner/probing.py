@@ -6,7 +6,11 @@ One or two rounds in a hundred, fewer where a probe is dear, so that probes toge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+_REACHED = 0.1
+_SURPRISE = 0.3
 
 
 @dataclass(frozen=True)
@@ -14,35 +18,43 @@ class ProbeSettings:
     """How much is spent on looking.
 
     Args:
-        most: share of rounds; budget: share of time.
+        most: share of rounds; budget: share of time, for probes of one request and of all together
+            each.
         most_repeats: probes in a row that a surprise may bring.
     """
 
     most: float = 0.02
-    budget: float = 0.012
+    budget: float = 0.006
     most_repeats: int = 4
 
 
-def probe_probability(usual_seconds: float, probe_seconds: float, settings: ProbeSettings) -> float:
-    """The share of rounds that probe, when a round takes `usual_seconds` and a probe `probe_seconds`."""
-    dearer = probe_seconds - usual_seconds
-    if dearer <= 0.0:
+def probe_probability(cycle_seconds: float, lost_seconds: float, settings: ProbeSettings) -> float:
+    """The share of a request's rounds that probe.
+
+    Args:
+        cycle_seconds: of a usual cycle, divided by the number of requests.
+        lost_seconds: by which one probe sets all requests back together.
+    """
+    if lost_seconds <= 0.0:
         return settings.most
-    return min(settings.most, settings.budget * usual_seconds / dearer)
+    return min(settings.most, settings.budget * cycle_seconds / lost_seconds)
 
 
-def probe_size(most_draft_tokens: int, draw: float) -> int:
-    """The `v` of a probe. Half of them verify everything, which shows all positions; the others any
-    size, `Run` included, which keeps the cost table honest.
+def longest_probe(survival: Sequence[float]) -> int:
+    """The `v` that shows every position likely to be reached: `S_{j-1}` is at least `_REACHED`."""
+    reached = [1.0, *survival[:-1]]
+    return 1 + sum(value >= _REACHED for value in reached) if survival else 1
+
+
+def other_size(most_draft_tokens: int, draw: float) -> int:
+    """Any `v`, `Run` included: what keeps the cost table honest while speculation is on.
 
     Args:
         draw: uniform in [0, 1).
     """
-    if draw < 0.5:
-        return most_draft_tokens + 1
-    return 1 + int((draw - 0.5) * 2 * (most_draft_tokens + 1))
+    return 1 + int(draw * (most_draft_tokens + 1))
 
 
 def is_surprise(expected_acceptance: float, num_accepted: int) -> bool:
     """Whether a probe went better than believed, so that looking again at once is worth it."""
-    return num_accepted > 0 and expected_acceptance < 0.5
+    return num_accepted > 0 and expected_acceptance < _SURPRISE

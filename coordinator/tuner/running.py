@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 # The quick mean looks back about so many values; when it leaves the slow mean by more than
-# `_ALARM` of its own standard deviations, the slow mean takes its place.
+# `_ALARM` of its own standard deviations, what the slow mean rests on is old: it loses its weight.
 _QUICK = 8
 _ALARM = 3.0
 _LEAST_DEVIATION = 0.1
@@ -48,7 +48,7 @@ class RunningRate:
         self._quick += (value - self._quick) / min(weight, _QUICK)
         deviation = max(math.sqrt(self.rate * (1.0 - self.rate) / (2 * _QUICK - 1)), _LEAST_DEVIATION)
         if abs(self._quick - self.rate) > _ALARM * deviation:
-            self.rate, self._weight = self._quick, float(_QUICK)
+            self._weight = min(weight, _QUICK)
 
 
 class RunningMean:

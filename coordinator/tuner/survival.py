@@ -8,18 +8,24 @@ accepted counts would be censored by `v`: what was not verified would look like 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from coordinator.tuner.running import RunningRate
 
 # Half-lives are in committed tokens, of the request and of its class.
-_REQUEST_WINDOW, _REQUEST_HALF_LIFE, _REQUEST_FLOOR = 32.0, 128.0, 2.0
-_CLASS_WINDOW, _CLASS_HALF_LIFE, _CLASS_FLOOR = 256.0, 1024.0, 4.0
+_REQUEST_WINDOW, _REQUEST_HALF_LIFE, _REQUEST_FLOOR = 100.0, 400.0, 2.0
+_CLASS_WINDOW, _CLASS_HALF_LIFE, _CLASS_FLOOR = 400.0, 2000.0, 4.0
 # So many rounds of its own weigh as much as the class.
 _SHRINKAGE = 4.0
-# A position of a class that was never seen is taken to be as good as the one before it.
-_PRIOR_WEIGHT = 1.0
-_FIRST_ACCEPTANCE = 0.6
+# A position of a class that was never seen is taken to be as good as the one before it, and a
+# drafter that was never seen to be a good one: what is thought poor is hardly tried.
+_PRIOR_WEIGHT = 4.0
+_FIRST_ACCEPTANCE = 0.8
+# Standard deviations of hope, where it ends, and the least deviation of a rate near 0 or 1.
+_HOPE = 0.7
+_MOST_HOPE = 0.9
+_SMOOTHING = 0.02
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,10 @@ class Positions:
         weight = rate.weight(self.num_tokens)
         return (rate.rate * weight + prior * prior_weight) / (weight + prior_weight)
 
+    def weight(self, index: int) -> float:
+        """How many rounds the rate at a 0-based position stands for."""
+        return self._rates[index].weight(self.num_tokens) if index < len(self._rates) else 0.0
+
     def _new_rate(self) -> RunningRate:
         window, half_life, floor = self._shape
         return RunningRate(window, half_life, floor)
@@ -106,6 +116,21 @@ class Survival:
     def survival(self, request_id: str, class_name: str, num_positions: int) -> tuple[float, ...]:
         """`S_1 .. S_K`, non-increasing."""
         return survival_of(self.acceptance(request_id, class_name, num_positions))
+
+    def hoped_survival(self, request_id: str, class_name: str, num_positions: int) -> tuple[float, ...]:
+        """`S_1 .. S_K` with every `a_j` at the upper end of what is known about it.
+
+        Speculation shows whether it is worth it and `Run` does not, so doubt speaks for speculation
+        (upper confidence bounds, Auer et al. 2002). With evidence the doubt goes.
+        """
+        of_class = self._classes.get(class_name)
+        of_request = self._requests.get((request_id, class_name))
+        hoped = []
+        for index, rate in enumerate(self.acceptance(request_id, class_name, num_positions)):
+            count = sum(found.weight(index) for found in (of_class, of_request) if found)
+            variance = (rate + _SMOOTHING) * (1.0 - rate + _SMOOTHING) / (count + _PRIOR_WEIGHT)
+            hoped.append(min(rate + _HOPE * math.sqrt(variance), max(rate, _MOST_HOPE)))
+        return survival_of(tuple(hoped))
 
     def _class(self, name: str) -> Positions:
         return self._classes.setdefault(name, Positions(_CLASS_WINDOW, _CLASS_HALF_LIFE, _CLASS_FLOOR))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.tuner.choose import MAX_COHORTS, Choice, choose, evaluate
+from coordinator.tuner.choose import MAX_COHORTS, Choice, choose, evaluate, shape_of
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
 from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
 from coordinator.tuner.explain import Explanation, fixed_sizes
-from coordinator.tuner.probing import ProbeSettings, is_surprise, probe_probability, probe_size
+from coordinator.tuner.probing import ProbeSettings, is_surprise, longest_probe, other_size, probe_probability
 from coordinator.tuner.running import RunningMean
 from coordinator.tuner.survival import Survival, Verified
 
@@ -42,7 +42,8 @@ class TunerSettings:
 
     Args:
         margin: gain that is worth a change of plan, as a share.
-        cycles_per_plan: a plan is made anew after so many cycles, or when requests come and go.
+        cycles_per_plan: a plan is made anew after so many cycles at most, earlier while plans
+            change, and at once when requests come and go.
     """
 
     margin: float = 0.02
@@ -80,6 +81,15 @@ class _Planned:
     def names(self) -> tuple[str, ...]:
         return tuple(request.request_id for request in self.requests)
 
+    def probe_probability(self, sizes: tuple[int, ...], num_probes: int, settings: ProbeSettings) -> float:
+        """How often a cycle may have these block sizes, when so many probes share the budget."""
+        usual = self.choice
+        rate = evaluate(sizes, usual.num_cohorts, self.survivals, self.costs)
+        seconds = cycle_of(shape_of(sizes), usual.num_cohorts, self.costs).seconds
+        lost_seconds = seconds * (1.0 - rate / usual.tokens_per_second)
+        usual_seconds = cycle_of(shape_of(usual.block_sizes), usual.num_cohorts, self.costs).seconds
+        return probe_probability(usual_seconds / num_probes, lost_seconds, settings)
+
 
 class Tuner:
     """Chooses `v` of each request and P; `draw` gives uniform numbers in [0, 1)."""
@@ -93,18 +103,20 @@ class Tuner:
         self._settings = settings or TunerSettings()
         self._planned: _Planned | None = None
         self._age = 0
+        self._patience = 1
         self._repeats: dict[str, int] = {}
         self._measured: dict[int, RunningMean] = {}
 
     def decide(self, requests: Sequence[TunedRequest]) -> Decision:
         """The coming cycle of these requests."""
         planned = self._plan(tuple(requests))
-        sizes, probes = [], []
-        for request, usual in zip(requests, planned.choice.block_sizes, strict=True):
-            size = self._probe(request, usual, planned)
-            sizes.append(usual if size is None else size)
-            probes.append(size is not None)
-        return Decision(tuple(sizes), tuple(probes), planned.choice, planned.costs)
+        usual = planned.choice.block_sizes
+        together = self._probe_together(planned)
+        if together != usual:
+            return Decision(together, (True,) * len(usual), planned.choice, planned.costs)
+        probed = [self._probe(index, size, planned) for index, size in enumerate(usual)]
+        sizes = tuple(size if probe is None else probe for size, probe in zip(usual, probed, strict=True))
+        return Decision(sizes, tuple(probe is not None for probe in probed), planned.choice, planned.costs)
 
     def note_block(self, request: TunedRequest, verified: Verified, was_probe: bool) -> None:
         """Takes a verified round of a request."""
@@ -118,7 +130,10 @@ class Tuner:
 
     def note_cycle(self, decision: Decision, shape: Shape, num_tokens: int, seconds: float) -> None:
         """Takes a whole cycle: what travelled, what was committed, how long it took."""
-        self.costs.note_cycle(shape, decision.plan.num_cohorts, seconds, decision.costs)
+        if shape.num_speculating:
+            most = max(decision.block_sizes) - 1
+            costs = self.costs.snapshot(len(decision.block_sizes), most, 0, self._settings.num_bytes)
+            self.costs.note_cycle(shape, decision.plan.num_cohorts, seconds, costs)
         if any(decision.is_probe) or not decision.block_sizes:
             return
         usual = round(sum(decision.block_sizes) / len(decision.block_sizes))
@@ -150,10 +165,10 @@ class Tuner:
     def _plan(self, requests: tuple[TunedRequest, ...]) -> _Planned:
         before, self._age = self._planned, self._age + 1
         same = before is not None and tuple(request.request_id for request in requests) == before.names
-        if before and same and self._age < self._settings.cycles_per_plan and _fits(before, requests):
+        if before and same and self._age < self._patience and _fits(before, requests):
             return before
         survivals = tuple(
-            self.survival.survival(request.request_id, request.class_name, request.most_draft_tokens)
+            self.survival.hoped_survival(request.request_id, request.class_name, request.most_draft_tokens)
             for request in requests
         )
         costs = self.costs.snapshot(
@@ -168,22 +183,40 @@ class Tuner:
             rate = evaluate(before.choice.block_sizes, before.choice.num_cohorts, survivals, costs)
             kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin)
         self._planned = _Planned(requests, survivals, costs, kept, kept is not best)
+        is_stable = before is not None and same and kept.block_sizes == before.choice.block_sizes
+        self._patience = min(self._patience + 1, self._settings.cycles_per_plan) if is_stable else 1
         self._age = 0
         return self._planned
 
-    def _probe(self, request: TunedRequest, usual: int, planned: _Planned) -> int | None:
+    def _probe_together(self, planned: _Planned) -> tuple[int, ...]:
+        """All requests at one size for a cycle: what a plan costs shows only when all follow it."""
+        usual, settings = planned.choice.block_sizes, self._settings.probes
+        longest = max((request.most_draft_tokens for request in planned.requests), default=0)
+        if longest == 0 or len(usual) == 1 or self._draw() >= settings.most:
+            return usual
+        size = other_size(longest, self._draw())
+        sizes = tuple(min(size, request.most_draft_tokens + 1) for request in planned.requests)
+        allowed = planned.probe_probability(sizes, 1, settings)
+        return sizes if self._draw() * settings.most < allowed else usual
+
+    def _probe(self, index: int, usual: int, planned: _Planned) -> int | None:
         """The `v` of a probe, or None."""
+        request, survival = planned.requests[index], planned.survivals[index]
         if request.most_draft_tokens == 0:
             return None
+        longest = longest_probe(survival)
         if 0 < self._repeats.get(request.request_id, 0) <= self._settings.probes.most_repeats:
-            return request.most_draft_tokens + 1
-        most = request.most_draft_tokens
-        usual_seconds = _seconds_of(usual, len(planned.requests), planned.costs)
-        probe_seconds = _seconds_of(most + 1, len(planned.requests), planned.costs)
-        if self._draw() >= probe_probability(usual_seconds, probe_seconds, self._settings.probes):
+            return longest if longest > usual else None
+        if self._draw() >= self._settings.probes.most:
             return None
-        size = most + 1 if usual == 1 else probe_size(most, self._draw())
-        return None if size == usual else size
+        is_long = usual == 1 or self._draw() < 0.5
+        size = longest if is_long else other_size(request.most_draft_tokens, self._draw())
+        if size == usual:
+            return None
+        usual_sizes = planned.choice.block_sizes
+        sizes = (*usual_sizes[:index], size, *usual_sizes[index + 1 :])
+        allowed = planned.probe_probability(sizes, len(sizes), self._settings.probes)
+        return size if self._draw() * self._settings.probes.most < allowed else None
 
 
 def settle(before: Choice, best: Choice, margin: float) -> Choice:
@@ -200,11 +233,3 @@ def _fits(planned: _Planned, requests: tuple[TunedRequest, ...]) -> bool:
     """Whether every request can still do what was planned: near its end it has use for less."""
     sizes = planned.choice.block_sizes
     return all(size <= request.most_draft_tokens + 1 for size, request in zip(sizes, requests, strict=True))
-
-
-def _seconds_of(size: int, num_requests: int, costs: CycleCosts) -> float:
-    """The time of one request's round of `size` rows while the others run."""
-    if size == 1:
-        return costs.verify_seconds[num_requests]
-    shape = Shape(num_requests - 1, 1, size - 1, size - 1)
-    return cycle_of(shape, 1, costs).seconds
