@@ -23,6 +23,9 @@ def coordinator(
         str | None, typer.Option(help="Where the draft service listens; without it: lookup drafts only.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Where to listen; port 0 picks a free one.")] = None,
+    admin_address: Annotated[
+        str | None, typer.Option(help="host:port of /metrics, /healthz and /readyz; empty for none.")
+    ] = None,
     num_draft_tokens: Annotated[int | None, typer.Option(help="k, proposals of a round.")] = None,
     verify_block_size: Annotated[
         int | None, typer.Option(help="v, rows verified in a round, the anchor included; 1 = no speculation.")
@@ -39,6 +42,7 @@ def coordinator(
             target_address=target_address,
             draft_address=draft_address,
             address=address,
+            admin_address=admin_address,
             num_draft_tokens=num_draft_tokens,
             verify_block_size=verify_block_size,
             source=source,
@@ -65,9 +69,10 @@ async def _serve(settings: CoordinatorConfig, as_json: bool) -> None:
         return
     running = starting.result()
     if as_json:
-        print(json.dumps({"address": running.address, "pid": os.getpid()}), flush=True)
+        ready = {"address": running.address, "pid": os.getpid(), "admin_address": running.admin_address}
+        print(json.dumps(ready), flush=True)
     else:
-        typer.echo(f"coordinator ready on {running.address}", err=True)
+        typer.echo(f"coordinator ready on {running.address}, admin on {running.admin_address}", err=True)
     await stopping
     await running.stop()
 

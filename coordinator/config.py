@@ -23,6 +23,8 @@ class CoordinatorConfig(ServiceConfig):
     target_address: str = Field(min_length=1)
     draft_address: str | None = None
     address: str = "127.0.0.1:0"
+    # host:port of /metrics, /healthz and /readyz over HTTP; empty for none.
+    admin_address: str = "127.0.0.1:0"
 
     # Unset: the drafter's block (7 without a drafter), and one row more than that.
     num_draft_tokens: int | None = Field(default=None, ge=0, le=255)

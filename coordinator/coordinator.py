@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import PurePath
 
 from coordinator.admission import Admissions, body_digest
 from coordinator.bounds import limits_of
@@ -16,6 +17,7 @@ from coordinator.choice import Choice
 from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
+from coordinator.metrics import Metrics
 from coordinator.pairing import pairing_warnings
 from coordinator.planning import PlanDefaults
 from coordinator.ports import DraftPort, TargetPort
@@ -28,7 +30,7 @@ from coordinator.tokenizer import Tokenizer
 from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
-from protos.errors import Unavailable
+from protos.errors import DliteError, Unavailable
 
 # k without a drafter to ask for its block.
 _DEFAULT_DRAFT_TOKENS = 7
@@ -82,10 +84,22 @@ class Coordinator:
         self._admissions = Admissions()
         self._memory = SessionMemory(config.session_memory_bytes)
         self._draining = False
+        describe = backends.target.describe
+        self.metrics = Metrics(PurePath(describe.model).name, limits_of(describe).max_verify_block_size - 1)
 
     @property
     def num_running(self) -> int:
         return len(self._admissions.running)
+
+    @property
+    def load(self) -> Slots:
+        """Texts that run, requests that wait."""
+        return self._slots
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken."""
+        return self._backends.target.is_connected and not self._draining
 
     async def admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
         """Validates a request and starts it, or finds the one that runs under the same id.
@@ -98,11 +112,15 @@ class Coordinator:
             Busy, Unavailable: try again later.
         """
         request_id = message.request_id or uuid.uuid4().hex
-        if self._draining:
-            raise Unavailable("the coordinator is shutting down: ask another one")
-        return await self._admissions.join(
-            request_id, body_digest(message), lambda: self._admit(message, request_id)
-        )
+        try:
+            if self._draining:
+                raise Unavailable("the coordinator is shutting down: ask another one")
+            return await self._admissions.join(
+                request_id, body_digest(message), lambda: self._admit(message, request_id)
+            )
+        except DliteError as error:
+            self.metrics.note_refused(error.reason)
+            raise
 
     def abort(self, request_id: str) -> bool:
         """Aborts a request, also one that still waits; False when there is none of this id."""
@@ -112,6 +130,8 @@ class Coordinator:
 
     def on_finished(self, generation: Generation, choice: Choice) -> None:
         """See `Listener`."""
+        assert choice.finished is not None
+        self.metrics.observe(choice.finished, generation.seconds)
         request, tokens = generation.request, choice.session.tokens
         if request.session.is_kept and len(tokens) > request.num_prompt_tokens:
             turn = Turn.of(request.session.chat_text, tokens, request.num_prompt_tokens)

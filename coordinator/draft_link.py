@@ -71,6 +71,8 @@ class DraftLink:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.refusal = ""
+        self.num_lost = 0
+        self.num_stale = 0
         self._coordinator_id = coordinator_id
         self._target = target
         self._breaker = Breaker(now)
@@ -158,6 +160,7 @@ class DraftLink:
 
     def on_lost(self, reason: str) -> None:
         self._outbox = None
+        self.num_lost += self.is_connected
         self._connected.clear()
         for future in list(self._pending.values()):
             if not future.done():
@@ -180,6 +183,8 @@ class DraftLink:
     def _on_proposal(self, proposal: draft_pb2.Proposal) -> None:
         future = self._pending.get((proposal.request_id, proposal.epoch, proposal.round))
         # A late answer has nobody waiting: dropped, and no sign of health.
-        if future is not None and not future.done():
-            self._breaker.note_answer()
-            future.set_result(proposal)
+        if future is None or future.done():
+            self.num_stale += 1
+            return
+        self._breaker.note_answer()
+        future.set_result(proposal)

@@ -8,9 +8,11 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from coordinator.admin import AdminServer
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Backends, Coordinator
 from coordinator.draft_link import DraftLink
+from coordinator.gauges import Gauges, Link
 from coordinator.server import CoordinatorServicer
 from coordinator.target_link import TargetLink
 from coordinator.tokenizer_fetch import fetch_tokenizer
@@ -29,7 +31,13 @@ class RunningCoordinator:
     target: TargetLink
     drafter: DraftLink | None
     server: rpc.RunningServer
+    admin: AdminServer | None
     drain_seconds: float
+
+    @property
+    def admin_address(self) -> str:
+        """Of the admin port; empty when there is none."""
+        return self.admin.address if self.admin is not None else ""
 
     async def stop(self) -> None:
         """Lets running requests end, ends the streams with an end frame, closes the port."""
@@ -39,6 +47,8 @@ class RunningCoordinator:
             await self.drafter.stop()
         await self.target.stop()
         await self.server.stop(1.0)
+        if self.admin is not None:
+            await asyncio.to_thread(self.admin.stop)
 
 
 class Readiness:
@@ -85,8 +95,9 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
             drafter = await _connect_drafter(config, coordinator_id, target)
         backends = Backends(target, drafter, tokenizer)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
+        admin = _start_admin(config, coordinator, target, drafter)
         servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
-        server = await rpc.start_server(servicer.service(), config.address)
+        server = await _start_server(servicer, config.address, admin)
     except BaseException:
         for link in (drafter, target):
             if link is not None:
@@ -94,7 +105,33 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
         raise
     readiness.watch(server)
     await server.set_ready(target.is_connected)
-    return RunningCoordinator(server.address, coordinator, target, drafter, server, config.drain_seconds)
+    return RunningCoordinator(
+        server.address, coordinator, target, drafter, server, admin, config.drain_seconds
+    )
+
+
+def _start_admin(
+    config: CoordinatorConfig, coordinator: Coordinator, target: TargetLink, drafter: DraftLink | None
+) -> AdminServer | None:
+    if not config.admin_address:
+        return None
+    links: dict[str, Link] = {"target": target}
+    if drafter is not None:
+        links["draft"] = drafter
+    metrics = coordinator.metrics
+    metrics.registry.register(Gauges(metrics.model, coordinator.load, links))
+    return AdminServer(config.admin_address, metrics.registry, lambda: coordinator.is_ready)
+
+
+async def _start_server(
+    servicer: CoordinatorServicer, address: str, admin: AdminServer | None
+) -> rpc.RunningServer:
+    try:
+        return await rpc.start_server(servicer.service(), address)
+    except BaseException:
+        if admin is not None:
+            admin.stop()
+        raise
 
 
 async def _connect_drafter(config: CoordinatorConfig, coordinator_id: str, target: TargetLink) -> DraftLink:

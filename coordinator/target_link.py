@@ -43,6 +43,7 @@ class TargetLink:
     ) -> None:
         self.last_heard_seconds = 0.0
         self.num_lost = 0
+        self.num_stale = 0
         self._coordinator_id = coordinator_id
         self._resend_seconds = resend_seconds
         self._on_change = on_change
@@ -172,6 +173,8 @@ class TargetLink:
         inbox = self._inboxes.get(body.request_id)
         if inbox is not None:
             inbox.put(event)
+        elif kind == "verdict":
+            self.num_stale += 1
 
     def _arm_close_timer(self) -> None:
         if self._close_timer is None:

@@ -1,0 +1,76 @@
+"""What is true of a coordinator at the moment it is asked: read at each scrape, never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.metrics import MODEL
+
+
+class Load(Protocol):
+    """How busy a coordinator is."""
+
+    @property
+    def num_used(self) -> int: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+
+class Link(Protocol):
+    """A stream to a service."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    @property
+    def rtt_seconds(self) -> float | None: ...
+
+    @property
+    def num_lost(self) -> int: ...
+
+    @property
+    def num_stale(self) -> int: ...
+
+
+class Gauges(Collector):
+    """Load and links of one coordinator.
+
+    Args:
+        model: the value of the label `model_name`.
+        load: texts that run, requests that wait.
+        links: by name, "target" and "draft".
+    """
+
+    def __init__(self, model: str, load: Load, links: dict[str, Link]) -> None:
+        self._model = model
+        self._load = load
+        self._links = links
+
+    def collect(self) -> Iterable[Metric]:
+        yield self._gauge("vllm:num_requests_running", "Texts that run.", self._load.num_used)
+        yield self._gauge("vllm:num_requests_waiting", "Requests that wait.", self._load.num_waiting)
+        yield from self._of_links()
+
+    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, help_text, labels=[MODEL])
+        family.add_metric([self._model], value)
+        return family
+
+    def _of_links(self) -> Iterator[Metric]:
+        labels = [MODEL, "link"]
+        up = GaugeMetricFamily("dlite_link_up", "Whether the service is connected.", labels=labels)
+        rtt = GaugeMetricFamily("dlite_link_rtt_seconds", "Last round trip of the wire alone.", labels=labels)
+        lost = CounterMetricFamily("dlite_link_lost", "Streams that broke.", labels=labels)
+        stale = CounterMetricFamily("dlite_stale_answers", "Answers that came too late.", labels=labels)
+        for name, link in self._links.items():
+            values = [self._model, name]
+            up.add_metric(values, float(link.is_connected))
+            rtt.add_metric(values, link.rtt_seconds or 0.0)
+            lost.add_metric(values, link.num_lost)
+            stale.add_metric(values, link.num_stale)
+        yield from (up, rtt, lost, stale)
