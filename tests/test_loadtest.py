@@ -432,6 +432,8 @@ def test_a_warm_prefix_cache_is_flagged() -> None:
     warm = [cached(8), cached(8, session=1, started_seconds=1.5)]
     assert warmth(warm).is_warm
     assert "8 of 10 prompt tokens" in warmth(warm).warning
+    sharing = [cached(0), cached(8, session=1)]
+    assert not warmth(sharing).is_warm, "sent at once, the second found the first one's prefix"
     assert not warmth([]).is_warm
 
 

@@ -160,11 +160,11 @@ def _run(given: Mapping[str, Any]) -> int:
         typer.echo(f"warning: {warning}", err=True)
     measured = asyncio.run(measure(job, where, shown, heading))
     results = [each.result for each in measured]
-    _show(results, given, shown)
     if given["save_result"] or given["save_detailed"] or given["append_result"]:
         _save(
             [{**each.result, **(each.details if given["save_detailed"] else {})} for each in measured], given
         )
+    _show(results, given, shown)
     return exit_code(results, given["max_failed"])
 
 

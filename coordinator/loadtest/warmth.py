@@ -12,15 +12,13 @@ from coordinator.loadtest.samples import Sample
 class Warmth:
     """Of the first wave: requests sent before any of the run had a token.
 
-    What they found cached was there before the run. Later ones may share prompts within it.
+    Whoever of them came first found only what was cached before the run; the others may also share
+    a prefix with it. So the run was warm when *all* of them found something.
     """
 
     num_cached: int
     num_prompt_tokens: int
-
-    @property
-    def is_warm(self) -> bool:
-        return self.num_cached > 0
+    is_warm: bool
 
     @property
     def warning(self) -> str:
@@ -35,7 +33,9 @@ def warmth(samples: Sequence[Sample]) -> Warmth:
     """Judges a run by its first wave."""
     first_token = min((each.chunks[0].seconds for each in samples if each.chunks), default=0.0)
     wave = [each for each in samples if each.is_ok and each.started_seconds < first_token]
+    cached = [each.finished.usage.cached_tokens for each in wave]
     return Warmth(
-        num_cached=sum(each.finished.usage.cached_tokens for each in wave),
+        num_cached=sum(cached),
         num_prompt_tokens=sum(each.num_prompt_tokens for each in wave),
+        is_warm=min(cached, default=0) > 0,
     )
