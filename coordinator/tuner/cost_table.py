@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.tuner.isotonic import non_decreasing
-from coordinator.tuner.running import RunningMean, Slope
+from coordinator.tuner.running import RunningMean
 
 _WINDOW = 64
 # So many measured steps weigh as much as the level above.
@@ -37,6 +37,22 @@ def bucket_of(rows: int) -> int:
     return (rows - 1).bit_length()
 
 
+class Cell:
+    """Steps of one number of rows: means of their seconds and of the second quantity."""
+
+    def __init__(self) -> None:
+        self.seconds = RunningMean(_WINDOW)
+        self.extra = RunningMean(_WINDOW)
+
+    @property
+    def count(self) -> int:
+        return self.seconds.count
+
+    def bare_seconds(self, slope: float) -> float:
+        """Without what the second quantity adds."""
+        return max(self.seconds.mean - slope * self.extra.mean, 0.0)
+
+
 class CostTable:
     """Seconds of a step by its rows.
 
@@ -45,16 +61,18 @@ class CostTable:
 
     def __init__(self, prior: Line) -> None:
         self._prior = prior
-        self._cells: dict[int, RunningMean] = {}
-        self._buckets: dict[int, RunningMean] = {}
-        self._scale = RunningMean(_WINDOW)
-        self._slope = Slope(4 * _WINDOW)
+        self._cells: dict[int, Cell] = {}
+        # Moments about the mean of each cell, so that rows do not pass for the second quantity.
+        self._variance = RunningMean(4 * _WINDOW)
+        self._covariance = RunningMean(4 * _WINDOW)
         self._table: list[float] = []
 
     @property
     def slope(self) -> float:
-        """Seconds for each unit of the second quantity."""
-        return self._slope.value
+        """Seconds for each unit of the second quantity; 0 until it was seen to vary."""
+        if self._variance.count < _TRUSTED_COUNT or self._variance.mean <= 0.0:
+            return 0.0
+        return max(self._covariance.mean / self._variance.mean, 0.0)
 
     def note(self, rows: int, seconds: float, extra: float = 0.0) -> None:
         """Takes a measured step of `rows` >= 1 rows.
@@ -62,15 +80,15 @@ class CostTable:
         Args:
             extra: context tokens read, or proposals drafted.
         """
-        cell = self._cells.setdefault(rows, RunningMean(_WINDOW))
-        bare = max(seconds - self.slope * extra, 0.0)
+        cell = self._cells.setdefault(rows, Cell())
         if cell.count >= _TRUSTED_COUNT:
-            bare = min(bare, _MOST_SURPRISE * cell.mean)
-            self._slope.note(extra, bare + self.slope * extra - cell.mean)
-        cell.note(bare)
-        ratio = bare / max(self._prior.at(rows), 1e-9)
-        self._buckets.setdefault(bucket_of(rows), RunningMean(_WINDOW)).note(ratio)
-        self._scale.note(ratio)
+            seconds = min(seconds, _MOST_SURPRISE * cell.seconds.mean)
+        if cell.count:
+            before = extra - cell.extra.mean
+            self._variance.note(before * before)
+            self._covariance.note(before * (seconds - cell.seconds.mean))
+        cell.seconds.note(seconds)
+        cell.extra.note(extra)
         self._table = []
 
     def seconds(self, rows: int, extra: float = 0.0) -> float:
@@ -87,24 +105,31 @@ class CostTable:
         return cell.count if cell else 0
 
     def _build(self, most_rows: int) -> list[float]:
+        ratios, slope = self._bucket_ratios(most_rows), self.slope
         values, weights = [], []
         for rows in range(1, most_rows + 1):
             cell = self._cells.get(rows)
-            count, mean = (cell.count, cell.mean) if cell else (0, 0.0)
-            expected = self._prior.at(rows) * self._bucket_ratio(bucket_of(rows))
+            count, mean = (cell.count, cell.bare_seconds(slope)) if cell else (0, 0.0)
+            expected = self._prior.at(rows) * ratios[bucket_of(rows)]
             values.append((count * mean + _CELL_SHRINKAGE * expected) / (count + _CELL_SHRINKAGE))
             weights.append(count + 0.1)
         return [0.0, *non_decreasing(values, weights)]
 
-    def _bucket_ratio(self, bucket: int) -> float:
-        """Measured over prior in a bucket.
+    def _bucket_ratios(self, most_rows: int) -> list[float]:
+        """Measured over prior, by bucket.
 
         Where nothing was measured the prior stands, or less if steps are cheaper than it says: what
         is thought dear is not tried, and so would never be measured.
         """
-        found = self._buckets.get(bucket)
-        if found is None:
-            return min(self._scale.mean, 1.0) if self._scale.count else 1.0
-        return (found.count * found.mean + _BUCKET_SHRINKAGE * self._scale.mean) / (
-            found.count + _BUCKET_SHRINKAGE
-        )
+        slope = self.slope
+        counts = [0.0] * (bucket_of(most_rows) + 1)
+        sums = [0.0] * len(counts)
+        for rows, cell in self._cells.items():
+            if rows <= most_rows:
+                counts[bucket_of(rows)] += cell.count
+                sums[bucket_of(rows)] += cell.count * cell.bare_seconds(slope) / self._prior.at(rows)
+        scale = sum(sums) / sum(counts) if sum(counts) else 1.0
+        return [
+            (total + _BUCKET_SHRINKAGE * scale) / (count + _BUCKET_SHRINKAGE) if count else min(scale, 1.0)
+            for total, count in zip(sums, counts, strict=True)
+        ]
