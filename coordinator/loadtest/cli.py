@@ -117,6 +117,7 @@ def loadtest(
     append_result: Annotated[bool, typer.Option("--append-result")] = False,
     result_dir: Annotated[Path | None, typer.Option()] = None,
     result_filename: Annotated[str | None, typer.Option()] = None,
+    report: Annotated[Path | None, typer.Option(help="Folder for report.html and its figures.")] = None,
     label: Annotated[str | None, typer.Option(help="First part of the file's name.")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, into the result; may be repeated.")
@@ -140,6 +141,7 @@ def _run(given: Mapping[str, Any]) -> int:
     from coordinator.loadtest.flags import make_addresses, make_job, seed_warnings
     from coordinator.loadtest.measuring import Where, heading_now, measure
     from coordinator.loadtest.options import parse_metadata, parse_shown
+    from coordinator.loadtest.saving import save_report
 
     if given["backend"] != "dlite-grpc":
         raise InvalidRequest(f"{given['backend']!r}: there is only dlite-grpc", field="--backend")
@@ -164,6 +166,9 @@ def _run(given: Mapping[str, Any]) -> int:
         _save(
             [{**each.result, **(each.details if given["save_detailed"] else {})} for each in measured], given
         )
+    if given["report"]:
+        path = save_report(given["report"], [{**each.result, **each.details} for each in measured], shown)
+        typer.echo(f"saved {path}", err=True)
     _show(results, given, shown)
     return exit_code(results, given["max_failed"])
 

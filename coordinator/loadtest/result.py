@@ -169,6 +169,21 @@ def detailed(samples: Sequence[Sample], start_seconds: float) -> dict[str, Any]:
         "generated_texts": [each.text for each in ordered],
         "errors": [each.error for each in ordered],
         "places": [asdict(each.place) for each in ordered],
+        "statuses": [each.status.value for each in ordered],
+        "tpots": [each.tpot_seconds for each in ordered],
+        **_drafting(ordered),
+    }
+
+
+def _drafting(ordered: Sequence[Sample]) -> dict[str, Any]:
+    """Per request: acceptance rate, mean k (proposals made) and mean v (rows verified) of a round."""
+    usages = [each.finished.usage for each in ordered]
+    rounds = [each.finished.ledger.num_draft_rounds for each in ordered]
+    pairs = list(zip(usages, rounds, strict=True))
+    return {
+        "acceptance_rates": [_per(each.accepted_tokens, each.verified_tokens) for each in usages],
+        "mean_num_draft_tokens": [_per(each.drafted_tokens, num) for each, num in pairs],
+        "mean_verify_block_sizes": [_per(each.verified_tokens + num, num) for each, num in pairs],
     }
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protos.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from coordinator.loadtest.options import Shown
 
 
 def file_name(result: Mapping[str, Any]) -> str:
@@ -32,3 +35,27 @@ def save(document: Mapping[str, Any], path: Path, append: bool = False) -> None:
             file.write(json.dumps(document) + "\n")
     except OSError as error:
         raise InvalidRequest(f"cannot write {path}: {error}", field="--result-dir") from error
+
+
+def save_report(folder: Path, results: Sequence[Mapping[str, Any]], shown: Shown) -> Path:
+    """Writes `report.html`, which holds all figures, and each figure as a PNG beside it.
+
+    Args:
+        results: points of one sweep, each with its details.
+
+    Raises:
+        InvalidRequest: a file cannot be written, or matplotlib is missing.
+    """
+    from coordinator.loadtest.figures import pictures
+    from coordinator.loadtest.report import page
+
+    drawn = pictures(results)
+    path = folder / "report.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(results, drawn, shown), encoding="utf-8")
+        for picture in drawn:
+            (folder / f"{picture.name}.png").write_bytes(picture.png)
+    except OSError as error:
+        raise InvalidRequest(f"cannot write {path}: {error}", field="--report") from error
+    return path
