@@ -26,7 +26,7 @@ from coordinator.loadtest.runner import Pace, Runner, Segment
 from coordinator.loadtest.samples import Chunk, Place, Recording, Sample, Status
 from coordinator.loadtest.saving import file_name
 from coordinator.loadtest.sessions import predicted_speedup, time_split, whole_sessions, workflow
-from coordinator.loadtest.speculation import acceptance
+from coordinator.loadtest.speculation import acceptance, by_category
 from coordinator.loadtest.warmth import warmth
 from coordinator.loadtest.workload import Arm, PromptKind, RequestFields, Script, Turn
 from protos import coordinator_pb2 as pb
@@ -361,6 +361,13 @@ def test_failed_requests_count_for_no_rate() -> None:
     good = with_blocks(Block(PROPOSAL_SOURCE_DRAFTER, 4, 4, 4, 5))
     bad = replace(with_blocks(Block(PROPOSAL_SOURCE_DRAFTER, 4, 4, 0, 1)), status=Status.FAILED)
     assert acceptance([good, bad]).rate == 1.0
+
+
+def test_acceptance_by_category() -> None:
+    good = with_blocks(Block(PROPOSAL_SOURCE_DRAFTER, 2, 2, 2, 3))
+    bad = replace(with_blocks(Block(PROPOSAL_SOURCE_DRAFTER, 2, 2, 0, 1)), place=Place(1, 0))
+    found = by_category([good, bad, replace(bad, place=Place(2, 0))], {0: "code", 1: "prose", 2: ""})
+    assert {name: each.per_position for name, each in found.items()} == {"code": (1, 1), "prose": (0, 0)}
 
 
 # -- goodput, arms, warmth ------------------------------------------------------------------------

@@ -90,6 +90,7 @@ async def test_a_second_run_with_a_warm_cache_is_flagged() -> None:
         (("--goodput", "ttft:x"), "--goodput"),
         (("--metadata", "x"), "--metadata"),
         (("--extra-body", "[]"), "--extra-body"),
+        (("--extra-body", '{"nonsense": 1}'), "--extra-body"),
         (("--source", "oracle"), "--source"),
         (("--cancel-rate", "2"), "--cancel-rate"),
         (("--backend", "vllm"), "--backend"),

@@ -44,8 +44,10 @@ class Speculating:
             yield response
 
 
-def results_of(send: Any, concurrencies: str = "1,4", baseline_blocks: int = 2) -> list[dict[str, Any]]:
-    data = Data("agent", num_prompts=8, turns=3, pause_seconds=0.05, output_len=9)
+def results_of(
+    send: Any, concurrencies: str = "1,4", baseline_blocks: int = 2, data: Data | None = None
+) -> list[dict[str, Any]]:
+    data = data or Data("agent", num_prompts=8, turns=3, pause_seconds=0.05, output_len=9)
     job = Job(data, parse_points("inf", concurrencies), 7, "run", baseline_blocks=baseline_blocks)
     heading = Heading(datetime(2030, 1, 2), "models/<tiny>", "models/<tiny>")
 
@@ -86,6 +88,15 @@ def test_a_single_point_without_speculation_has_fewer_figures() -> None:
     results = results_of(TimedServer(0.01, num_tokens=3).send, "2", baseline_blocks=0)
     assert {each.name for each in pictures(results)} == {"latency", "sessions"}
     assert "Load test" in page(results, (), Shown())
+
+
+def test_categories_of_a_file_are_a_matrix(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a", "category": "code"}\n{"prompt": "b", "category": "prose"}\n')
+    (result,) = results_of(Speculating().send, "1", 0, Data("custom", path, num_prompts=4))
+    assert set(result["spec_decode_by_category"]) == {"code", "prose"}
+    assert "categories" in {each.name for each in pictures([result])}
+    assert "  prose " in page([result], (), Shown())
 
 
 def test_a_run_without_success_has_a_page() -> None:

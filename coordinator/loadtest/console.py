@@ -103,6 +103,24 @@ def _speculative(result: Mapping[str, Any]) -> list[str]:
         *(_line(f"  Position {position}", 100 * rate) for position, rate in enumerate(rates)),
         *(_line(f"{name} per round (ms)", value) for name, value in result["round_ms"].items()),
         _line("Wire bytes per token", result["wire_bytes_per_token"]),
+        *_categories(result["spec_decode_by_category"]),
+    ]
+
+
+def _categories(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line a category: accept length, then acceptance by position."""
+    if not found:
+        return []
+    rows = [
+        (name, each["acceptance_length"], [100 * rate for rate in each["per_position_acceptance_rates"]])
+        for name, each in found.items()
+    ]
+    cells = [
+        (name, _text(length), " ".join(f"{rate:5.1f}" for rate in rates)) for name, length, rates in rows
+    ]
+    return [
+        "Category: acceptance length, per position (%):",
+        *(f"  {a:<22} {b:>6}  {c}" for a, b, c in cells),
     ]
 
 

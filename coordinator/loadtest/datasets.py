@@ -39,7 +39,7 @@ def make_scripts(data: Data, vocab_size: int, rng: random.Random) -> tuple[Scrip
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows with `turns` (a list of texts) or `prompt` (a text), and perhaps `output_tokens`.
+    """Rows with `turns` (a list of texts) or `prompt` (a text), and perhaps `output_tokens` and `category`.
 
     Raises:
         InvalidRequest: not such a file; names the line.
@@ -67,15 +67,15 @@ def _row(line: str, where: str) -> dict[str, Any]:
     tokens = row.get("output_tokens")
     if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
         raise InvalidRequest(f"{where}: output_tokens {tokens!r}", field="--dataset-path")
-    return {"turns": turns, "output_tokens": tokens}
+    return {"turns": turns, "output_tokens": tokens, "category": str(row.get("category") or "")}
 
 
 def _file_scripts(data: Data, rows: list[dict[str, Any]], rng: random.Random) -> tuple[Script, ...]:
     """Rows in order, from the start again when they are too few."""
+    chosen = [rows[index % len(rows)] for index in range(data.num_prompts)]
     kind = PromptKind.RAW if data.raw_prompts else PromptKind.CHAT
     return tuple(
-        Script(index, kind, _row_turns(rows[index % len(rows)], data, rng))
-        for index in range(data.num_prompts)
+        Script(index, kind, _row_turns(row, data, rng), row["category"]) for index, row in enumerate(chosen)
     )
 
 

@@ -13,6 +13,7 @@ from coordinator.loadtest.execution import Job, PointRun
 from coordinator.loadtest.options import Shown
 from coordinator.loadtest.result import arm_result, detailed
 from coordinator.loadtest.sessions import workflow
+from coordinator.loadtest.speculation import by_category
 from coordinator.loadtest.warmth import warmth
 
 BACKEND = "dlite-grpc"
@@ -49,6 +50,7 @@ def point_result(run: PointRun, job: Job, heading: Heading, shown: Shown) -> dic
         "max_concurrency": run.point.concurrency,
         "seed": job.seed,
         **arm_result(run.speculative, shown),
+        "spec_decode_by_category": _by_category(run),
         "unsent": run.num_unsent,
         "warnings": [*heading.warnings, *_warnings(run)],
     }
@@ -84,6 +86,20 @@ def _warnings(run: PointRun) -> list[str]:
     if run.num_unsent:
         warnings.append(f"{run.num_unsent} requests were not sent: no time left, or their session had failed")
     return warnings
+
+
+def _by_category(run: PointRun) -> dict[str, dict[str, Any]]:
+    """Acceptance by the data set's categories; empty when it names none."""
+    found = by_category(run.speculative.samples, run.categories)
+    return {
+        name: {
+            "acceptance_rate": None if each.rate is None else 100 * each.rate,
+            "acceptance_length": each.mean_length,
+            "num_drafts": each.num_drafts,
+            "per_position_acceptance_rates": list(each.per_position),
+        }
+        for name, each in found.items()
+    }
 
 
 def _speedup(result: Mapping[str, Any], run: PointRun) -> dict[str, Any]:

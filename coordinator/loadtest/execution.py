@@ -43,13 +43,19 @@ class Job:
 
 @dataclass(frozen=True)
 class PointRun:
-    """What was measured at one point; `first` is the segment that came first."""
+    """What was measured at one point.
+
+    Args:
+        first: the segment that came first.
+        categories: of sessions, by their number.
+    """
 
     point: Point
     speculative: ArmRun
     plain: ArmRun | None
     first: Segment
     num_unsent: int
+    categories: Mapping[int, str] = field(default_factory=dict)
 
 
 def arm_order(num_blocks: int) -> tuple[tuple[int, Arm], ...]:
@@ -100,8 +106,10 @@ class Execution:
         runner = Runner(self._send, self._common(f"{job.run_id}-{number}"), self._on_sample)
         if not job.baseline_blocks:
             segment = await runner.run(scripts, self._pace(point, len(scripts), rng), Arm.SPECULATIVE)
-            return PointRun(point, ArmRun((segment,)), None, segment, segment.num_unsent)
-        return await self._both_arms(runner, scripts, point, rng)
+            run = PointRun(point, ArmRun((segment,)), None, segment, segment.num_unsent)
+        else:
+            run = await self._both_arms(runner, scripts, point, rng)
+        return replace(run, categories={script.index: script.category for script in scripts})
 
     async def _both_arms(
         self, runner: Runner, scripts: tuple[Script, ...], point: Point, rng: random.Random

@@ -44,6 +44,7 @@ def pictures(results: Sequence[Mapping[str, Any]]) -> tuple[Picture, ...]:
         ("rounds", "Where the time of a round goes", _bars(_round_parts(results), "ms per round")),
         ("sessions", "Where the wall time of sessions goes", _bars(_session_parts(results), "share, %")),
         ("positions", "Acceptance by position", _positions(results)),
+        ("categories", "Acceptance by category and position", _categories(results)),
         ("sweep", "Throughput and latency over the sweep", _sweep(results)),
     ]
     return tuple(Picture(name, title, _png(figure)) for name, title, figure in drawn if figure is not None)
@@ -93,6 +94,7 @@ def _timeline(results: Sequence[Mapping[str, Any]]) -> Figure | None:
         _dots(bottom, times, speedups, (COLOURS[3], "speed-up over plain (TPOT)"))
         begin = max(times, default=begin) + 1.0
     top.set_ylim(-0.05, 1.05)
+    middle.set_ylim(0, 1.15 * middle.get_ylim()[1])
     bottom.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
     bottom.set_xlabel("seconds", fontsize=8)
     for axes in (top, middle, bottom):
@@ -187,6 +189,29 @@ def _positions(results: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
+def _categories(results: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """A matrix of the first point: rows are categories; what was never verified stays empty."""
+    found = results[0]["spec_decode_by_category"]
+    rows = {name: each["per_position_acceptance_rates"] for name, each in found.items()}
+    width = max((len(rates) for rates in rows.values()), default=0)
+    if not width:
+        return None
+    figure, (axes,) = _canvas()
+    nan = float("nan")
+    cells = [[*(100 * rate for rate in rates), *[nan] * (width - len(rates))] for rates in rows.values()]
+    axes.imshow(cells, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    axes.grid(visible=False)
+    axes.set_xticks(range(width), [str(position + 1) for position in range(width)])
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_xlabel("position of the proposal", fontsize=8)
+    for y, row in enumerate(cells):
+        for x, value in enumerate(row):
+            if value == value:  # not NaN
+                colour = "white" if value > 60 else INK
+                axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
+    return figure
+
+
 def _sweep(results: Sequence[Mapping[str, Any]]) -> Figure | None:
     if len(results) < 2:
         return None
@@ -205,6 +230,6 @@ def _sweep(results: Sequence[Mapping[str, Any]]) -> Figure | None:
     left.set_ylabel("tokens/s", fontsize=8)
     right.set_ylabel("median TPOT, ms", fontsize=8)
     for axes in (left, right):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
         _legend(axes)
     return figure

@@ -101,6 +101,8 @@ def _ramp(given: Mapping[str, Any]) -> Any:
 
 def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of every request; --extra-body has the last word."""
+    from protos.coordinator_pb2 import GenerateRequest
+
     fields: dict[str, Any] = {name: given[name] for name in SAMPLING if given[name] is not None}
     if given["ignore_eos"]:
         fields["ignore_eos"] = True
@@ -113,4 +115,9 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
         speculation["source"] = f"PROPOSAL_SOURCE_{given['source'].upper()}"
     if speculation:
         fields["speculation"] = speculation
-    return {**fields, **parse_body(given["extra_body"])}
+    fields |= parse_body(given["extra_body"])
+    try:
+        GenerateRequest(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"not a request: {error}", field="--extra-body") from error
+    return fields

@@ -5,7 +5,8 @@ A block counts up to the end of its text: the ledgers are cut there (see `coordi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -65,6 +66,18 @@ def acceptance(samples: Sequence[Sample]) -> Acceptance:
         verified=verified,
         accepted=(*accepted, *[0] * (len(verified) - len(accepted))),
     )
+
+
+def by_category(samples: Sequence[Sample], categories: Mapping[int, str]) -> dict[str, Acceptance]:
+    """One for each category that is not empty, by name.
+
+    Args:
+        categories: of sessions, by their number.
+    """
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[categories.get(sample.place.session, "")].append(sample)
+    return {name: acceptance(groups[name]) for name in sorted(groups) if name}
 
 
 def _add_up(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:

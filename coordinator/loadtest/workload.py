@@ -49,11 +49,15 @@ class Turn:
 
 @dataclass(frozen=True)
 class Script:
-    """A session before it is run; its number pairs it with itself in the other arm."""
+    """A session before it is run; its number pairs it with itself in the other arm.
+
+    `category` is what a data set calls its kind of prompt, or empty.
+    """
 
     index: int
     kind: PromptKind
     turns: tuple[Turn, ...]
+    category: str = ""
 
 
 @dataclass(frozen=True)
