@@ -99,21 +99,25 @@ class CostTable:
             self._table = self._build(1 << bucket_of(rows + 1))
         return self._table[rows] + self.slope * extra
 
-    def count(self, rows: int) -> int:
-        """Measured steps of exactly so many rows, as far as they are remembered."""
-        cell = self._cells.get(rows)
-        return cell.count if cell else 0
+    def cells(self, least_count: int) -> list[int]:
+        """The numbers of rows of which at least so many steps are remembered."""
+        return sorted(rows for rows, cell in self._cells.items() if cell.count >= least_count)
 
     def _build(self, most_rows: int) -> list[float]:
-        ratios, slope = self._bucket_ratios(most_rows), self.slope
+        """By rows: isotonic as far as steps were measured, beyond that never below what is before."""
+        measured = max(self._cells, default=0)
+        ratios, slope = self._bucket_ratios(max(most_rows, measured)), self.slope
         values, weights = [], []
-        for rows in range(1, most_rows + 1):
+        for rows in range(1, max(most_rows, measured) + 1):
             cell = self._cells.get(rows)
             count, mean = (cell.count, cell.bare_seconds(slope)) if cell else (0, 0.0)
             expected = self._prior.at(rows) * ratios[bucket_of(rows)]
             values.append((count * mean + _CELL_SHRINKAGE * expected) / (count + _CELL_SHRINKAGE))
             weights.append(count + 0.1)
-        return [0.0, *non_decreasing(values, weights)]
+        table = [0.0, *non_decreasing(values[:measured], weights[:measured])]
+        for value in values[measured:]:
+            table.append(max(value, table[-1]))
+        return table
 
     def _bucket_ratios(self, most_rows: int) -> list[float]:
         """Measured over prior, by bucket.
@@ -125,9 +129,8 @@ class CostTable:
         counts = [0.0] * (bucket_of(most_rows) + 1)
         sums = [0.0] * len(counts)
         for rows, cell in self._cells.items():
-            if rows <= most_rows:
-                counts[bucket_of(rows)] += cell.count
-                sums[bucket_of(rows)] += cell.count * cell.bare_seconds(slope) / self._prior.at(rows)
+            counts[bucket_of(rows)] += cell.count
+            sums[bucket_of(rows)] += cell.count * cell.bare_seconds(slope) / self._prior.at(rows)
         scale = sum(sums) / sum(counts) if sum(counts) else 1.0
         return [
             (total + _BUCKET_SHRINKAGE * scale) / (count + _BUCKET_SHRINKAGE) if count else min(scale, 1.0)

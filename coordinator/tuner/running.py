@@ -8,7 +8,7 @@ from collections import deque
 # The quick mean looks back about so many values; when it leaves the slow mean by more than
 # `_ALARM` of its own standard deviations, what the slow mean rests on is old: it loses its weight.
 _QUICK = 8
-_ALARM = 3.0
+_ALARM = 3.5
 _LEAST_DEVIATION = 0.1
 
 
