@@ -15,6 +15,9 @@ import pytest
 import torch
 
 from coordinator.session import Session
+from coordinator.tuner import choose as tuner_choose
+from coordinator.tuner.cycle import CycleCosts
+from coordinator.tuner.survival import Verified
 from draft_service import drafter
 from draft_service import sampling as draft_sampling
 from protos import noise
@@ -236,6 +239,34 @@ def _no_processors(logits: torch.Tensor, _blocks: Any) -> torch.Tensor:
 
 _process = processors.process
 
+# ---- tuner ---------------------------------------------------------------------------------------
+
+
+def _first_fall(rates: Sequence[float]) -> int:
+    for index in range(1, len(rates)):
+        if rates[index] < rates[index - 1]:
+            return index - 1
+    return len(rates) - 1
+
+
+def _misses_where_nothing_was_verified(self: Verified) -> tuple[bool, ...]:
+    return tuple(index < self.num_accepted for index in range(5))
+
+
+def _ratchet(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tuner_choose.choose
+    fewest = [1000]
+
+    def wrong(
+        survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts: int = 3
+    ) -> tuner_choose.Choice:
+        choice = right([survival[: fewest[0]] for survival in survivals], costs, max_cohorts)
+        fewest[0] = min(fewest[0], choice.num_draft_tokens)
+        return choice
+
+    everywhere(right, wrong)(monkeypatch)
+
+
 _EDGES = "tests/test_noise.py::test_edge_values_give_finite_positive_variates"
 _LAW = "tests/test_law.py::test_argmax_drafter_is_unbiased"
 _VERIFICATION = "tests/test_verification.py::"
@@ -382,5 +413,20 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         _session_takes_any_epoch,
         "tests/test_session.py::test_other_rounds_and_epochs_are_ignored",
         {"fields": {"epoch": 6}},
+    ),
+    "stop-at-the-first-fall": WrongBuild(
+        "the best v is sought until the rate falls for the first time",
+        everywhere(tuner_choose.best_prefix, _first_fall),
+        "tests/test_tuner_choose.py::test_a_staircase_is_looked_over",
+    ),
+    "censored-averages": WrongBuild(
+        "acceptance is an average of A, so that what v left out counts as missed",
+        in_module(Verified, "outcomes", _misses_where_nothing_was_verified),
+        "tests/test_tuner_estimates.py::test_survival_is_uncensored",
+    ),
+    "tuner-ratchet": WrongBuild(
+        "k falls with the load and never rises again",
+        _ratchet,
+        "tests/test_tuner_runs.py::test_recovers_after_load_falls",
     ),
 }
