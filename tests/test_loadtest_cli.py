@@ -60,6 +60,18 @@ async def test_failures_that_are_allowed_and_the_table() -> None:
     assert "  failed: CUT" in done.out or "  failed: UNAVAILABLE" in done.out
 
 
+async def test_an_open_loop_along_a_ramp_with_bounds_and_a_report(tmp_path: Path) -> None:
+    ramp = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", "50", "--ramp-up-end-rps", "500")
+    async with fakes.serve(fakes.CachingServer().send) as address:
+        more = ("--goodput", "ttft:60000 e2el:60000", "--num-warmups", "1", "--report", str(tmp_path))
+        done = await loadtest(address, "--json", *ramp, *more)
+    result = json.loads(done.out)
+    assert (done.code, result["completed"]) == (0, 6)
+    assert result["ramp"] == {"strategy": "linear", "start_rate": 50.0, "end_rate": 500.0}
+    assert result["request_goodput"] == result["request_throughput"]
+    assert "report.html" in done.err
+
+
 async def test_no_success_is_code_1() -> None:
     async with fakes.serve(fakes.MixedServer(("empty",)).send) as address:
         done = await loadtest(address, "--max-failed", "100", "--json")
