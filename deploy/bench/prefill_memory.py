@@ -29,7 +29,7 @@ _ARMS = {"taps on": 8, "taps off": 0}
 
 async def measure(options: BenchOptions) -> Outcome:
     """Peak resident bytes above those before the prefill, pages included (they are touched first)."""
-    num_cycles = 6 if options.full else 2
+    num_cycles = 8 if options.full else 4
     folder = resolve_model(options.target)
 
     async def arm(num_tapped: int) -> float:
