@@ -1,4 +1,4 @@
-"""The commands `dlite coordinator` and `dlite generate`. Light at import: grpc comes with the command."""
+"""The commands `dlite coordinator`, `generate` and `chat`. Light at import: grpc comes with the command."""
 
 from __future__ import annotations
 
@@ -119,3 +119,25 @@ def generate(
         typer.echo("aborted", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
+
+
+def chat(
+    address: Annotated[
+        list[str], typer.Option(envvar="DLITE_ADDRESS", help="The coordinator; repeat for several.")
+    ],
+    system: Annotated[str, typer.Option(help="The system message.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of an answer.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy; default: the model's, else 1.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same texts.")] = None,
+) -> None:
+    """Talk turn by turn. Ctrl-C ends an answer, Ctrl-D the conversation."""
+    from coordinator.chat import run_chat
+
+    fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    try:
+        run_chat(address, system, {name: value for name, value in fields.items() if value is not None})
+    except DliteError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error

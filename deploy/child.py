@@ -21,10 +21,11 @@ STOP_GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ready:
-    """What a service prints when it serves."""
+    """What a service prints when it serves; `admin_address` is empty without an admin port."""
 
     address: str
     pid: int
+    admin_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,9 @@ class Child:
             raise await self.failure()
         try:
             record = json.loads(line)
-            return Ready(str(record["address"]), int(record["pid"]))
-        except (ValueError, KeyError, TypeError) as error:
+            admin = str(record.get("admin_address", ""))
+            return Ready(str(record["address"]), int(record["pid"]), admin)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"the {self.name} service printed {line!r} instead of its address") from error
 
     async def failure(self) -> Unavailable:

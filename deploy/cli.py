@@ -33,6 +33,8 @@ VERBS = {
     "coordinator": Verb("coordinator.cli", "run a coordinator: what clients talk to"),
     "up": Verb("deploy.up", "run all three on this machine, on free ports"),
     "generate": Verb("coordinator.cli", "complete one prompt"),
+    "chat": Verb("coordinator.cli", "talk in a terminal, turn by turn"),
+    "config": Verb("deploy.config", "show settings, and where each comes from"),
     "loadtest": Verb(
         "coordinator.loadtest.cli", "load a coordinator and measure, as `vllm bench serve` does"
     ),

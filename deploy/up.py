@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from deploy.child import Ready
 from deploy.demo_model import DEMO_MODEL, resolve_model
 from deploy.local import LocalStack, StackOptions, local_stack
 from deploy.untrained import LABEL, untrained_drafter
@@ -74,13 +75,19 @@ def _drafter_folder(drafter: str, model: Path) -> Path | None:
 
 def describe(stack: LocalStack, target: str, drafter: str) -> dict[str, Any]:
     """The object that `dlite up --json` prints."""
+    services = {"coordinator": stack.coordinator, "target": stack.target, "draft": stack.draft}
     return {
-        "coordinator": asdict(stack.coordinator),
-        "target": asdict(stack.target),
-        "draft": asdict(stack.draft) if stack.draft else None,
+        **{name: _as_json(ready) for name, ready in services.items()},
         "model": target,
         "drafter": None if drafter == NO_DRAFTER else drafter,
     }
+
+
+def _as_json(ready: Ready | None) -> dict[str, Any] | None:
+    """Addresses and pid; None for a service that was not started."""
+    if ready is None:
+        return None
+    return {name: value for name, value in asdict(ready).items() if value != ""}
 
 
 async def until_signal(work: Coroutine[Any, Any, None]) -> None:
@@ -150,6 +157,7 @@ def up(
         if as_json:
             print(json.dumps(describe(stack, target, drafter)), flush=True)
         else:
+            console.print(f"metrics at http://{stack.coordinator.admin_address}/metrics")
             console.print(f"ready; try: dlite generate --address {stack.coordinator.address} 'Hello'")
 
     asyncio.run(until_signal(_serve(options, console.print, on_ready)))

@@ -84,7 +84,8 @@ def read_section(config_file: Path, section: str) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, section: str) -> str:
-    lines = [
-        f"{section}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()
-    ]
+    lines = []
+    for item in error.errors():
+        name = ".".join([section, *(str(part) for part in item["loc"])])
+        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
     return "; ".join(lines)
