@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations
+from typing import NamedTuple
 
 from coordinator.tuner.cycle import CycleCosts, Shape, tokens_per_second
 
 MAX_COHORTS = 3
 # With so many requests or fewer every family is looked at.
 EXACT_REQUESTS = 3
-_EVERY_SIZE = 4
+# Above, sizes of a group grow by a third at most.
+_GROWTH = 3
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,7 @@ class Choice:
         return max(self.block_sizes, default=1) - 1
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """Proposal `position` (1-based) of a request stands with probability `survival`."""
 
     survival: float
@@ -122,7 +123,7 @@ def _ladder(most: int) -> Iterator[int]:
     size = 1
     while size < most:
         yield size
-        size += max(1, size // _EVERY_SIZE)
+        size += max(1, size // _GROWTH)
     yield most
 
 

@@ -14,7 +14,7 @@ from coordinator.tuner.running import RunningMean
 
 _WINDOW = 64
 # So many measured steps weigh as much as the level above.
-_CELL_SHRINKAGE = 3.0
+_CELL_SHRINKAGE = 1.0
 _BUCKET_SHRINKAGE = 1.0
 # A step far outside what its rows cost before is a pause of the machine; it counts as this much.
 _MOST_SURPRISE = 3.0
@@ -131,8 +131,8 @@ class CostTable:
         for rows, cell in self._cells.items():
             counts[bucket_of(rows)] += cell.count
             sums[bucket_of(rows)] += cell.count * cell.bare_seconds(slope) / self._prior.at(rows)
-        scale = sum(sums) / sum(counts) if sum(counts) else 1.0
+        scale = min(sum(sums) / sum(counts), 1.0) if sum(counts) else 1.0
         return [
-            (total + _BUCKET_SHRINKAGE * scale) / (count + _BUCKET_SHRINKAGE) if count else min(scale, 1.0)
+            (total + _BUCKET_SHRINKAGE * scale) / (count + _BUCKET_SHRINKAGE)
             for total, count in zip(sums, counts, strict=True)
         ]

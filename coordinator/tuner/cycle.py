@@ -10,6 +10,7 @@ size, so each takes what the largest takes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,7 @@ class CycleCosts:
     overhead_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What travels in one cycle.
 
     Args:
@@ -45,8 +45,7 @@ class Shape:
     num_draft_tokens: int
 
 
-@dataclass(frozen=True)
-class Cycle:
+class Cycle(NamedTuple):
     """One cycle: its seconds, and the steps that a running request makes in it."""
 
     seconds: float
