@@ -64,6 +64,16 @@ YARDSTICKS = {
         "peak extra memory of a 4096-token prefill with feature taps against without",
         "<= 1.05",
     ),
+    "wire": Yardstick(
+        "deploy.bench.wire",
+        "bytes of a round at context 4096 against 256; features without speculation; drafter's memory",
+        "1.00; 0; 1.00 +- 2 %",
+    ),
+    "prefix": Yardstick(
+        "deploy.bench.prefix",
+        "hit rate of the prefix cache with speculation against without, agents in several turns",
+        "1.00",
+    ),
     "long-context": Yardstick(
         "deploy.bench.long_context",
         "time of a round and memory of a request as its context grows to 6k tokens; --save adds a plot",
