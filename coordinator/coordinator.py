@@ -25,6 +25,7 @@ from coordinator.prompt import num_prompt_chars, read_prompt
 from coordinator.request import RequestContext, parse_request
 from coordinator.services import Epochs, RoundLimits, Services, Setting
 from coordinator.session_memory import SessionMemory
+from coordinator.sizes import refuse_oversized
 from coordinator.slots import Slots
 from coordinator.tokenizer import Tokenizer
 from coordinator.turns import Turn
@@ -115,6 +116,7 @@ class Coordinator:
         try:
             if self._draining:
                 raise Unavailable("the coordinator is shutting down: ask another one")
+            refuse_oversized(message)
             return await self._admissions.join(
                 request_id, body_digest(message), lambda: self._admit(message, request_id)
             )
@@ -142,6 +144,7 @@ class Coordinator:
         self._admissions.forget(generation)
 
     async def tokenize(self, message: coordinator_pb2.TokenizeRequest) -> tuple[int, ...]:
+        refuse_oversized(message)
         chars = num_prompt_chars(message.messages, message.prompt)
         if chars <= _OFFLOAD_CHARS:
             return read_prompt(message, self._backends.tokenizer).token_ids

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coordinator import async_client, blocking_client
 from coordinator.client import Answer, AsyncClient, Client, ClientOptions, make_request
 from coordinator.coordinator import Coordinator
 from coordinator.patience import Patience
@@ -331,3 +332,27 @@ async def test_channels_belong_to_the_loop_that_opens_them() -> None:
     assert out.decode() == "48 True\n", err.decode()
     assert b"different loop" not in err
     assert b"RuntimeError" not in err
+
+
+async def test_a_server_that_never_answers_ends_a_unary_call_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F3: every unary call has one."""
+
+    async def never(message: coordinator_pb2.AbortRequest, context: rpc.Context) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(async_client, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(blocking_client, "CALL_SECONDS", 0.2)
+    methods = {"Abort": rpc.unary(coordinator_pb2.AbortRequest, never)}
+    server = await rpc.start_server(rpc.Service("dlite.v1.Coordinator", methods), "127.0.0.1:0")
+    async with AsyncClient(server.address) as client:
+        with pytest.raises(TimedOut):
+            await client.abort("r")
+
+    def work() -> None:
+        with Client(server.address) as client, pytest.raises(TimedOut):
+            client.abort("r")
+
+    await asyncio.to_thread(work)
+    await server.stop(0)
