@@ -76,6 +76,20 @@ async def test_the_same_id_with_another_body_is_refused() -> None:
     assert len((await answer_of(again.attach())).token_ids) == 31
 
 
+def test_another_body_is_another_request() -> None:
+    assert body_digest(request(max_tokens=3)) == body_digest(request(max_tokens=3))
+    assert body_digest(request(max_tokens=3)) != body_digest(request(max_tokens=4))
+
+
+async def test_the_last_reader_that_goes_aborts_the_request() -> None:
+    held = Held()
+    generation = await held.admit("a")
+    generation.detach(generation.attach())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert held.coordinator.num_running == 0
+
+
 async def test_equal_maps_in_another_order_are_the_same_body() -> None:
     one, other = request(), request()
     for token in (1, 2, 3, 400):
@@ -195,10 +209,12 @@ async def test_what_is_left_at_the_end_of_a_drain_is_unavailable_with_its_usage(
     reader = (await held.admit("a")).attach()
     await until(lambda: held.engine.is_running)
     await held.coordinator.drain(0)
+    messages = reader.messages()
     answer = Answer()
+    for _ in range(3):  # Started, a delta, Finished
+        answer.add(await anext(messages))
     with pytest.raises(Unavailable, match="resume at another one"):
-        async for message in reader.messages():
-            answer.add(message)
+        await anext(messages)
     assert answer.finish_reason == FINISH_REASON_ABORT
     assert "shutting down" in answer.finished.error
     assert answer.usage.completion_tokens == 1

@@ -62,6 +62,18 @@ async def test_a_late_reader_gets_the_same_answer() -> None:
         assert answer.is_finished
 
 
+async def test_a_late_reader_gets_the_same_answer_in_order() -> None:
+    broadcast = Broadcast(4)
+    for message in (started(1), delta(0, 0, 3), delta(0, 3, 2)):
+        broadcast.put(message)
+    late = broadcast.attach()
+    broadcast.put(delta(0, 5, 1))
+    broadcast.close(None)
+    messages = [message async for message in late.messages()]
+    assert messages[0].HasField("started")
+    assert [token for message in messages for token in message.delta.token_ids] == list(range(6))
+
+
 async def test_what_was_handed_out_does_not_change() -> None:
     broadcast = Broadcast(4)
     broadcast.put(started(1))

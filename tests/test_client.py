@@ -15,6 +15,7 @@ from coordinator import async_client, blocking_client
 from coordinator.client import Answer, AsyncClient, Client, ClientOptions, make_request
 from coordinator.coordinator import Coordinator
 from coordinator.patience import Patience
+from coordinator.resuming import Progress
 from coordinator.server import CoordinatorServicer
 from protos import coordinator_pb2, rpc
 from protos.common_pb2 import FINISH_REASON_ABORT, FINISH_REASON_LENGTH, FINISH_REASON_STOP
@@ -123,6 +124,42 @@ async def test_one_started_and_one_end_for_each_choice() -> None:
     assert {message.request_id for message in broken.requests[1:]} == {
         f"r.{number}" for number in range(2, len(broken.requests) + 1)
     }
+
+
+def progress_of(*messages: coordinator_pb2.GenerateResponse) -> tuple[Progress, list[Any]]:
+    """What a client knows after these messages, and what it passed on."""
+    progress = Progress(request(request_id="r", seed=3))
+    part = progress.next_part()
+    assert part is not None
+    passed = [out for message in messages for out in progress.take(message, part)]
+    return progress, passed
+
+
+def response(**body: Any) -> coordinator_pb2.GenerateResponse:
+    return coordinator_pb2.GenerateResponse(**body)
+
+
+KEY = b"k" * 16
+STARTED = response(started={"request_id": "r", "sampling_key": KEY, "choice_sampling_keys": [KEY]})
+DELTA = response(delta={"token_ids": [4, 5], "text": "ab"})
+
+
+def test_a_resumed_request_brings_its_tokens() -> None:
+    progress, _ = progress_of(STARTED, DELTA)
+    part = progress.next_part()
+    assert part is not None
+    assert list(part.request.resume.token_ids) == [4, 5]
+    assert part.request.resume.sampling_key == KEY
+    assert not part.request.HasField("seed")
+    assert part.request.request_id == "r.2"
+
+
+def test_a_broken_end_is_held_back() -> None:
+    broken = response(finished={"finish_reason": FINISH_REASON_ABORT})
+    progress, passed = progress_of(STARTED, DELTA, broken)
+    assert passed == [STARTED, DELTA]
+    assert list(progress.release_held()) == [broken]
+    assert progress.next_part() is None
 
 
 async def test_a_dead_address_is_passed_over_and_a_dead_end_is_told_at_once() -> None:

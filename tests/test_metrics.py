@@ -180,6 +180,16 @@ async def test_1000_requests_add_no_series_and_usage_adds_up_to_the_counters() -
         assert set(labels) <= ALLOWED_LABELS
 
 
+def test_texts_add_no_series() -> None:
+    metrics = Metrics("m", max_positions=3)
+    finished = coordinator_pb2.Finished(finish_reason=1)
+    metrics.observe(finished, 1.0)
+    series = set(values(metrics.registry))
+    for number in range(10):
+        metrics.observe(finished, number + 0.5)
+    assert set(values(metrics.registry)) == series
+
+
 def test_positions_are_bounded() -> None:
     metrics = Metrics("m", max_positions=3)
     finished = coordinator_pb2.Finished(finish_reason=1)

@@ -20,11 +20,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from tests import wrong_builds, wrong_engine_builds
+from tests import wrong_api_builds, wrong_builds, wrong_engine_builds
 from tests.conftest import RECORD, RunRecord
 from tests.wrong_builds import WrongBuild
 
-WRONG_BUILDS = {**wrong_builds.WRONG_BUILDS, **wrong_engine_builds.ENGINE_BUILDS}
+WRONG_BUILDS = {
+    **wrong_builds.WRONG_BUILDS,
+    **wrong_engine_builds.ENGINE_BUILDS,
+    **wrong_api_builds.API_BUILDS,
+}
 ROOT = Path(__file__).parent.parent
 
 

@@ -65,7 +65,8 @@ def turn(tokenizer: MergingTokenizer, text: str, answer: list[int]) -> Turn:
     return Turn.of(text, [*prompt, *answer], len(prompt))
 
 
-def test_the_ids_of_prompt_and_answer_stay_and_only_the_suffix_is_tokenised() -> None:
+def test_the_ids_of_prompt_and_answer_stay() -> None:
+    """And only the suffix is tokenised."""
     tokenizer = MergingTokenizer()
     first = turn(tokenizer, rendered("hi"), [*tokenizer.single("cab ab"), END])
     text = rendered("hi", "cab ab", "more ab")

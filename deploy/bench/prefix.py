@@ -26,7 +26,7 @@ NUM_TURNS = 4
 MAX_TOKENS = 24
 FILE_CHARS = 400
 SOURCE = "lookup_then_drafter"
-SYSTEM = "You read source files of a project, one after the other, and say briefly what each is for. Run {}."
+SYSTEM = "Run {}. You read source files of a project, one after the other, and say briefly what each is for."
 
 
 def agent_files(agent: int) -> list[Path]:
@@ -35,9 +35,14 @@ def agent_files(agent: int) -> list[Path]:
     return [files[(agent * NUM_TURNS + turn) % len(files)] for turn in range(NUM_TURNS)]
 
 
+def beginning(salt: str) -> list[dict[str, str]]:
+    """What all agents of a run share."""
+    return [{"role": "system", "content": SYSTEM.format(salt)}]
+
+
 async def converse(client: AsyncClient, agent: int, salt: str, arm: Arm) -> tuple[int, int]:
     """One agent's turns; returns (prompt tokens, prompt tokens found)."""
-    messages = [{"role": "system", "content": SYSTEM.format(salt)}]
+    messages = beginning(salt)
     num_prompt = num_found = 0
     for path in agent_files(agent):
         content = path.read_text()[:FILE_CHARS]
@@ -56,7 +61,8 @@ async def converse(client: AsyncClient, agent: int, salt: str, arm: Arm) -> tupl
 
 
 async def hit_rate(client: AsyncClient, salt: str, arm: Arm) -> float:
-    """Of all agents together. They share the system message, so each may find the others' pages of it."""
+    """Of all agents together, who share the system message: it is computed before they begin."""
+    await client.ask(beginning(salt), temperature=0.0, max_tokens=1, speculation=arm.speculation)
     counts = await asyncio.gather(*(converse(client, agent, salt, arm) for agent in range(NUM_AGENTS)))
     return sum(found for _, found in counts) / sum(prompt for prompt, _ in counts)
 
