@@ -30,6 +30,7 @@ from protos import coordinator_pb2
 from protos.common_pb2 import PositionLogprobs, SamplingParams
 from protos.errors import DliteError
 from target_service.build import BuiltTarget
+from target_service.wire import describe_to
 from tests.fakes import TableDrafter, table_built
 
 BLOCK = 8
@@ -143,11 +144,11 @@ def request(
     return coordinator_pb2.GenerateRequest(request_id=name, speculation=speculation, **values)
 
 
-def sent_params(system: InProcess, message: coordinator_pb2.GenerateRequest) -> SamplingParams:
-    """What the system's target gets to see of a request."""
+def sent_params(message: coordinator_pb2.GenerateRequest) -> SamplingParams:
+    """What the target gets to see of a request."""
     defaults = PlanDefaults(BLOCK - 1, BLOCK, coordinator_pb2.PROPOSAL_SOURCE_AUTO)
-    context = RequestContext(limits_of(system.target.describe), tokenizer(), defaults, bytes)
-    return parse_request(message, "id", context).params
+    limits = limits_of(describe_to(target().description))
+    return parse_request(message, "id", RequestContext(limits, tokenizer(), defaults, bytes)).params
 
 
 @dataclass(eq=False)

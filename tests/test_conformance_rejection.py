@@ -127,7 +127,7 @@ async def check_law(fields: Mapping[str, Any], v: int) -> None:
         test = LawTest(V)
         for message, outcome in zip(messages, found, strict=True):
             assert outcome.error == ""
-            judge(test, message, sent_params(system, message), outcome)
+            judge(test, message, sent_params(message), outcome)
         if v > 1:
             assert sum(one.answer.finished.ledger.num_draft_rounds for one in found) > NUM_TEXTS
             assert sum(one.answer.usage.accepted_tokens for one in found) > NUM_TEXTS
@@ -163,7 +163,7 @@ async def test_lookup_proposals_are_certain() -> None:
         found = await generate_all(system, messages)
         test = LawTest(V)
         for message, outcome in zip(messages, found, strict=True):
-            judge(test, message, sent_params(system, message), outcome)
+            judge(test, message, sent_params(message), outcome)
         assert sum(one.answer.finished.ledger.num_lookup_rounds for one in found) > NUM_TEXTS
     test.check()
 

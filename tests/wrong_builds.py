@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from coordinator import drafting
 from coordinator.session import Session
 from coordinator.tuner import choose as tuner_choose
 from coordinator.tuner.cycle import CycleCosts
@@ -212,6 +213,17 @@ def _drafts_noise(key: bytes, _domain: noise.Domain, position: int) -> tuple[int
     return noise.row_state(key, noise.Domain.DRAFT, position)
 
 
+def _verified_by_confidence(proposal: Any, num_verified: int | None) -> Any:
+    """Verifies proposals only as far as the drafter is confident of them."""
+    confidences = [
+        law.probabilities[list(law.token_ids).index(token)]
+        for token, law in zip(proposal.tokens, proposal.law, strict=True)
+    ]
+    confident = next((i for i, q in enumerate(confidences) if q < 0.2), len(confidences))
+    return _drafted(proposal, min(confident, num_verified or 0))
+
+
+_drafted = drafting.drafted
 _collect, _truncated, _verify_drafts = drafter.collect, draft_sampling.truncated, rejection.verify_drafts
 
 # ---- processors ----------------------------------------------------------------------------------
@@ -343,6 +355,11 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         "the residual is drawn with the noise that drew the proposal",
         in_module(rejection, "row_state", _drafts_noise),
         _REJECTION + "test_far_laws",
+    ),
+    "v-by-confidence-in-rejection": WrongBuild(
+        "v depends on the probabilities of the proposals",
+        everywhere(drafting.drafted, _verified_by_confidence),
+        "tests/test_conformance_rejection.py::test_v_does_not_depend_on_what_was_proposed",
     ),
     "penalties-outside-the-block": WrongBuild(
         "penalties do not count the proposals of the block",
