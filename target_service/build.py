@@ -15,6 +15,8 @@ from target_service import flash_kv, fused, kernel_choice, loader
 from target_service.config import TargetConfig
 from target_service.engine import Engine
 from target_service.fingerprint import embedding_hash, model_fingerprint, tokenizer_files, tokenizer_hash
+from target_service.grammar import GrammarFactory
+from target_service.grammars import Grammars
 from target_service.limits import EngineLimits
 from target_service.loader import LoadedTarget
 from target_service.memory_plan import PoolWish, StepSize, available_bytes, plan_pages
@@ -143,7 +145,11 @@ def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:
     description = _describe(loaded, model, limits, config, kernel)
     files = tokenizer_files(loaded.folder)
     wire_dtype = None if config.feature_dtype == "auto" else config.feature_dtype
-    return BuiltTarget(Engine(model, limits), description, files, wire_dtype)
+    factory = GrammarFactory(
+        files.get("tokenizer.json"), model.vocab_size, loaded.eos_ids, config.grammar_no_forcing
+    )
+    engine = Engine(model, limits, grammars=Grammars(factory))
+    return BuiltTarget(engine, description, files, wire_dtype)
 
 
 def _describe(

@@ -10,6 +10,7 @@ from enum import Enum
 
 import torch
 
+from target_service.grammar import GrammarSpec
 from target_service.logprobs import PositionLogprobs
 from target_service.rejection import TruncatedLaw
 
@@ -92,6 +93,7 @@ class Open:
     params: SamplingParams
     want_features: bool = False
     fork_of: str = ""  # request whose pages hold a prefix of token_ids
+    grammar: GrammarSpec | None = None
 
 
 @dataclass(frozen=True)

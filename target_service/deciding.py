@@ -87,13 +87,15 @@ def _blocks(sequences: Sequence[Request], vocabulary: Vocabulary, eos_ids: froze
     blocks: list[Block] = []
     first = 0
     for sequence in sequences:
-        if sequence.params.has_processors:
+        if sequence.params.has_processors or sequence.matcher is not None:
             if sequence.text_state is None:
                 sequence.text_state = TextState(sequence.params, sequence.num_prompt_tokens, vocabulary)
             sequence.text_state.catch_up(sequence.token_ids)
             generated = sequence.token_ids[sequence.num_prompt_tokens :]
             stop_ids = frozenset(t for t in sequence.limits(eos_ids).stop_ids if t < vocabulary.size)
-            blocks.append(Block(first, sequence.text_state, generated, sequence.proposals, stop_ids))
+            matcher, proposals = sequence.matcher, sequence.proposals
+            grammar = matcher.rows(proposals) if matcher is not None else None
+            blocks.append(Block(first, sequence.text_state, generated, proposals, stop_ids, grammar))
         first += 1 + len(sequence.proposals)
     return blocks
 

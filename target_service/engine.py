@@ -19,6 +19,7 @@ import torch
 from target_service.block_pool import BlockPool
 from target_service.commands import Address, Command, Event, Preempted, Verdict
 from target_service.deciding import decide_step, note_prompt_rows
+from target_service.grammars import Grammars
 from target_service.limits import EngineLimits
 from target_service.packing import Extension, PackedStep, pack
 from target_service.page_sharing import PageSharing
@@ -58,15 +59,20 @@ class Engine:
         model: computes steps.
         limits: sizes of pool and step.
         clock: seconds, monotonic.
+        grammars: compiles the grammars of requests; without them they are refused.
     """
 
     def __init__(
-        self, model: Model, limits: EngineLimits, clock: Callable[[], float] = time.monotonic
+        self,
+        model: Model,
+        limits: EngineLimits,
+        clock: Callable[[], float] = time.monotonic,
+        grammars: Grammars | None = None,
     ) -> None:
         self.limits = limits
         self.pool = BlockPool(limits.num_pages, limits.page_size)
         self.sharing = PageSharing(self.pool, limits, model.copy_page)
-        self.requests = Requests(self.sharing, limits, model.vocab_size, clock)
+        self.requests = Requests(self.sharing, limits, model.vocab_size, clock, grammars)
         self.num_steps = 0
         self.num_rows = 0
         self._prefill = PrefillBudget(limits.prefill_seconds, limits.page_size, limits.prefill_rows)
@@ -100,12 +106,13 @@ class Engine:
     def step(self) -> list[Event]:
         """Computes one step; returns its events, all verdicts before any features."""
         started = self._clock()
+        events = self.requests.take_grammars()
         self._find_prefixes()
         budget = Budget(
             self.pool.num_available, self.limits.page_size, self._prefill.rows, self.pool.references
         )
         step_plan = plan(self.requests.all(), budget)
-        events = self._evict(step_plan)
+        events += self._evict(step_plan)
         if not step_plan.work:
             return events
         extensions = [self._extend(work, started) for work in step_plan.work]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from target_service.commands import SamplingParams
+from target_service.grammar import GrammarRows
 
 Pairs = list[tuple[int, int]]  # (row, token)
 
@@ -76,7 +77,7 @@ class Block:
     Attributes:
         first_row: of the block in the step's logits; 1 + len(proposals) rows follow.
         stop_ids: tokens that end the request.
-        grammar_mask: [1 + len(proposals), V] bool of allowed tokens, or None without a grammar.
+        grammar: of the same rows, or None without one.
     """
 
     first_row: int
@@ -84,7 +85,7 @@ class Block:
     generated: Sequence[int]
     proposals: tuple[int, ...]
     stop_ids: frozenset[int]
-    grammar_mask: torch.Tensor | None = None
+    grammar: GrammarRows | None = None
 
     @property
     def num_rows(self) -> int:
@@ -136,9 +137,10 @@ def _masked(some: torch.Tensor, blocks: Sequence[Block], rows: _Rows) -> torch.T
         masks = torch.stack([mask for _, mask in limited])  # [blocks, V]
         some[chosen] = some[chosen].masked_fill(~masks[places], -torch.inf)
     for b, block in enumerate(blocks):
-        if block.grammar_mask is not None:
+        if block.grammar is not None:
             span = slice(rows.first[b], rows.first[b] + block.num_rows)
-            some[span] = some[span].masked_fill(~block.grammar_mask, -torch.inf)
+            mask = block.grammar.allowed.to(some.device)
+            some[span] = some[span].masked_fill(~mask, -torch.inf)
     banned: Pairs = []
     for b, block in enumerate(blocks):
         for i in range(block.num_rows):
@@ -154,7 +156,9 @@ def banned_tokens(block: Block, row: int) -> list[int]:
     """Tokens that row `row` must not decide: ends of bad words, and stops before min_tokens."""
     params = block.state.params
     banned: list[int] = []
-    if len(block.generated) + row < params.min_tokens:
+    # A text that its grammar has completed cannot grow to min_tokens.
+    is_over = block.grammar is not None and block.grammar.is_over[row]
+    if len(block.generated) + row < params.min_tokens and not is_over:
         banned += block.stop_ids  # all of them in the vocabulary
     if params.bad_words:
         longest = max(map(len, params.bad_words)) - 1

@@ -22,11 +22,13 @@ from target_service.commands import (
     Run,
 )
 from target_service.fencing import Action, check
+from target_service.grammar import GrammarFactory
+from target_service.grammars import Grammars
 from target_service.limits import EngineLimits
 from target_service.page_sharing import PageSharing
 from target_service.refusals import mode_refusal, out_of_step, refusal_of, stale_epoch
 from target_service.sequence import Answer, Sequence
-from target_service.settling import end_run, replay
+from target_service.settling import attach_grammar, end_run, replay
 
 
 class Requests:
@@ -37,6 +39,7 @@ class Requests:
         limits: what an Open may ask for.
         vocab_size: token ids must be below it.
         clock: seconds, monotonic.
+        grammars: compiles grammars; without them they are refused.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class Requests:
         limits: EngineLimits,
         vocab_size: int,
         clock: Callable[[], float] = time.monotonic,
+        grammars: Grammars | None = None,
     ) -> None:
         self._sharing = sharing
         self._limits = limits
         self._vocab_size = vocab_size
         self._clock = clock
+        self._grammars = grammars or Grammars(GrammarFactory(None, vocab_size, limits.eos_ids, False))
         self._sequences: dict[RequestKey, Sequence] = {}
         self._closed: dict[str, dict[str, int]] = {}  # coordinator -> request -> last closed epoch
         self._num_arrivals = 0
@@ -96,6 +101,8 @@ class Requests:
             return [refusal]
         self._num_arrivals += 1
         opened = Sequence(command, self._num_arrivals, self._clock)
+        if command.grammar is not None:
+            opened.grammar = self._grammars.begin(command.grammar)
         self._sequences[command.address.key] = opened
         source = self._sequences.get(RequestKey(command.address.key.coordinator_id, command.fork_of))
         if source is not None and source is not opened and not opened.wants_prompt_logprobs:
@@ -129,6 +136,17 @@ class Requests:
         epochs = self._closed.setdefault(key.coordinator_id, {})
         epochs[key.request_id] = max(command.address.epoch, epochs.get(key.request_id, 0))
         return [Closed(command.address)]
+
+    def take_grammars(self) -> list[Event]:
+        """Gives sequences the grammars that are compiled by now; refuses those whose is none."""
+        events: list[Event] = []
+        for sequence in self._sequences.values():
+            waits = sequence.awaits_grammar and sequence.finish_reason is None
+            if waits and sequence.grammar is not None and sequence.grammar.done():
+                events += attach_grammar(sequence, sequence.grammar)
+                if sequence.finish_reason is not None:
+                    self._sharing.release(sequence)
+        return events
 
     def drop_coordinator(self, coordinator_id: str) -> None:
         """A coordinator's stream has ended: frees its requests and forgets its closed epochs."""

@@ -139,7 +139,7 @@ def plan(sequences: Sequence[Request], budget: Budget) -> Plan:
         cohort = cohort_of(sequence)
         if cohort is not None and cohorts[sequence.key.coordinator_id] != cohort:
             continue
-        if sequence in pages.evicted:
+        if sequence in pages.evicted or sequence.awaits_grammar:
             continue
         is_prefill = sequence.num_pending > 1
         if is_prefill and rows_left <= 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,6 +34,8 @@ from target_service.commands import (
     Verdict,
     Verify,
 )
+from target_service.grammar import Matcher
+from target_service.grammars import Maker
 from target_service.logprobs import NO_LAW, PositionLogprobs
 from target_service.processors import TextState
 from target_service.verification import Limits
@@ -100,6 +103,8 @@ class Sequence:
         self.sampling_key = command.sampling_key
         self.params: SamplingParams = command.params
         self.text_state: TextState | None = None  # of the processors, from the first decision on
+        self.grammar: Future[Maker] | None = None
+        self.matcher: Matcher | None = None  # of the grammar, once that is compiled
         self.prompt_logprobs: list[PositionLogprobs] = [NO_LAW]  # of the prompt's first tokens
         self.kv_length = 0
         self.pages: list[int] = []
@@ -145,6 +150,11 @@ class Sequence:
         if self.active is None:
             return ()
         return self.active.proposals[: self.params.max_tokens - self.num_generated - 1]
+
+    @property
+    def awaits_grammar(self) -> bool:
+        """Nothing is computed before its grammar is compiled."""
+        return self.grammar is not None and self.matcher is None
 
     @property
     def wants_prompt_logprobs(self) -> bool:

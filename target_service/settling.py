@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import torch
 
+from protos.errors import InvalidRequest
 from target_service.commands import (
     Command,
     Event,
@@ -23,6 +26,7 @@ from target_service.commands import (
     Verdict,
 )
 from target_service.deciding import Outcome
+from target_service.grammars import Maker
 from target_service.sequence import Answer, Sequence
 
 
@@ -57,6 +61,8 @@ def advance(
     sequence.token_ids += decision.tokens
     sequence.kv_length = committed_before + len(decision.tokens) - 1
     sequence.finish_reason = decision.finish_reason
+    if sequence.matcher is not None:
+        sequence.matcher.advance(decision.tokens)
     sequence.pivot_features = None
     if decision.finish_reason is None:
         sequence.pivot_features = features[decision.num_accepted].clone()
@@ -72,11 +78,18 @@ def advance(
         recomputed_tokens=sequence.take_recomputed(),
         cached_tokens=sequence.cached_tokens if is_open else 0,
         logprobs=outcome.logprobs,
+        forced_tokens=_forced(sequence),
         prompt_logprobs=tuple(sequence.prompt_logprobs) if is_open and asks_prompt else (),
     )
     if isinstance(sequence.active.command, Run):
         return _advance_run(sequence, verdict, now)
     return _finish(sequence, verdict)
+
+
+def _forced(sequence: Sequence) -> tuple[int, ...]:
+    if sequence.matcher is None or sequence.finish_reason is not None:
+        return ()
+    return sequence.matcher.forced()
 
 
 def _advance_run(sequence: Sequence, verdict: Verdict, now: float) -> list[Event]:
@@ -109,15 +122,34 @@ def end_run(sequence: Sequence, now: float, last: Verdict | None = None) -> list
     return events
 
 
+def attach_grammar(sequence: Sequence, grammar: Future[Maker]) -> list[Event]:
+    """Gives a sequence its compiled grammar, which takes in what is generated already."""
+    try:
+        sequence.matcher = grammar.result()()
+    except InvalidRequest as error:
+        return [refuse(sequence, error.field, error.message)]
+    generated = sequence.token_ids[sequence.num_prompt_tokens :]
+    if not sequence.matcher.advance(generated):
+        message = f"the grammar does not allow the {len(generated)} generated tokens that came along"
+        return [refuse(sequence, "token_ids", message)]
+    return []
+
+
 def _dead_end(sequence: Sequence) -> Refused:
     """Ends a text none of whose continuations its masks allow."""
-    assert sequence.active is not None
+    if sequence.matcher is not None and sequence.matcher.error:
+        return refuse(sequence, "grammar", sequence.matcher.error)
     message = (
         f"no token is possible at position {sequence.committed_length}: allowed_token_ids, bad_words, "
         "min_tokens, stop ids and the grammar exclude one another"
     )
-    address = sequence.active.command.address
-    refused = Refused(address, RefusalCode.INVALID_ARGUMENT, message, "params")
+    return refuse(sequence, "params", message)
+
+
+def refuse(sequence: Sequence, field: str, message: str) -> Refused:
+    """Ends a request that cannot go on, and answers its active round."""
+    assert sequence.active is not None
+    refused = Refused(sequence.active.command.address, RefusalCode.INVALID_ARGUMENT, message, field)
     sequence.finish_reason, sequence.pivot_features = FinishReason.ERROR, None
     sequence.finish_round(Answer(None, None, refused))
     return refused

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from protos import common_pb2, target_pb2
 from protos.errors import InvalidRequest
 from target_service import commands as c
+from target_service.grammar import GrammarKind, GrammarSpec
 from target_service.rejection import TruncatedLaw
 
 MAX_TOP_LOGPROBS = 20
+MAX_GRAMMAR_CHARS = 256 * 1024
 MAX_BAD_WORDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_BIAS = 100.0
@@ -58,8 +61,6 @@ def command_from(command: target_pb2.Command, coordinator_id: str) -> c.Command:
 def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
     if address.round != 0:
         raise InvalidRequest(f"Open is round 0, not {address.round}", field="round")
-    if message.grammar.WhichOneof("format") is not None:
-        raise InvalidRequest("structured output is not supported yet", field="grammar")
     return c.Open(
         address=address,
         token_ids=tuple(message.token_ids),
@@ -68,7 +69,22 @@ def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
         params=params_from(message.params),
         want_features=message.want_features,
         fork_of=message.fork_of,
+        grammar=_grammar_from(message.grammar),
     )
+
+
+def _grammar_from(message: common_pb2.ResponseFormat) -> GrammarSpec | None:
+    name = message.WhichOneof("format")
+    if name is None:
+        return None
+    kind = GrammarKind(name)
+    text = json.dumps(list(message.choice.values)) if name == "choice" else getattr(message, name)
+    spec = GrammarSpec(kind, text)
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise InvalidRequest(f"{len(text)} characters, at most {MAX_GRAMMAR_CHARS}", field=spec.field)
+    if not text or (name == "choice" and not all(message.choice.values or [""])):
+        raise InvalidRequest("is empty, or an option is", field=spec.field)
+    return spec
 
 
 def _verify_from(message: target_pb2.Verify, address: c.Address) -> c.Verify:
