@@ -76,8 +76,6 @@ def refuse_unsupported(message: coordinator_pb2.GenerateRequest) -> None:
         given = message.HasField(name) if has_presence else True
         if given and getattr(message, name) != neutral:
             raise InvalidRequest(f"{getattr(message, name)!r} is not supported yet", field=name)
-    if message.HasField("response_format"):
-        raise InvalidRequest("is not supported yet", field="response_format")
     if message.tool_choice not in ("", "none"):
         raise InvalidRequest(f"{message.tool_choice!r} is not supported yet", field="tool_choice")
     if any(len(item.tool_calls) for item in message.messages):

@@ -34,6 +34,8 @@ def open_commands(request: Request, session: Session, want_features: bool) -> tu
     last.params.CopyFrom(request.params)
     last.want_features = want_features
     last.fork_of = request.fork_of
+    if request.response_format is not None:
+        last.grammar.CopyFrom(request.response_format)
     return tuple(commands)
 
 

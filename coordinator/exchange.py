@@ -62,6 +62,14 @@ def is_resend_due(quiet_seconds: float, silent_seconds: float, resend_seconds: f
     return silent_seconds >= resend_seconds or quiet_seconds >= _PATIENCE * resend_seconds
 
 
+def public_field(field: str) -> str:
+    """A field of the target's Open as clients know it."""
+    for prefix, public in (("params.", ""), ("grammar", "response_format")):
+        if field.startswith(prefix):
+            return public + field.removeprefix(prefix)
+    return field
+
+
 class Exchange:
     """The target's side of one request."""
 
@@ -176,7 +184,7 @@ class Exchange:
         if refused.code == target_pb2.REFUSAL_CODE_OUT_OF_STEP:
             raise OutOfStep(refused.message or "the target is out of step", refused.held_epoch)
         if refused.code == target_pb2.REFUSAL_CODE_INVALID_ARGUMENT:
-            raise InvalidRequest(refused.message, field=refused.field)
+            raise InvalidRequest(refused.message, field=public_field(refused.field))
         if refused.code == target_pb2.REFUSAL_CODE_RESOURCE_EXHAUSTED:
             raise OutOfPages(refused.message, field=refused.field, retry_after_seconds=1.0)
         raise DliteError(f"the target failed: {refused.message}")

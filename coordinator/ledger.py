@@ -18,12 +18,12 @@ class Block:
     """One verified block.
 
     Args:
-        source: lookup or drafter.
+        source: lookup or drafter; None for tokens that the grammar forces.
         num_drafted: proposals made; num_verified: those the target verified.
         num_accepted: accepted prefix; num_kept: committed tokens that stand.
     """
 
-    source: ProposalSource
+    source: ProposalSource | None
     num_drafted: int
     num_verified: int
     num_accepted: int
@@ -55,11 +55,26 @@ class RoundTimes:
 
 
 @dataclass(eq=False)
+class Spent:
+    """Seconds of the round under way; `started` is a stamp of the rounds' clock."""
+
+    started: float
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+    def times(self, now: float) -> RoundTimes:
+        """The times of a round that ends now."""
+        return RoundTimes(self.draft_seconds, self.verify_seconds, self.waited_seconds, now - self.started)
+
+
+@dataclass(eq=False)
 class Ledger:
     """Sums over the rounds of one request: Verify and Run (Open is the prefill, Fetch commits nothing)."""
 
     num_rounds: int = 0
     num_lookup_rounds: int = 0
+    num_forced_rounds: int = 0
     num_run_tokens: int = 0
     num_reopens: int = 0
     num_undrafted_rounds: int = 0
@@ -98,6 +113,7 @@ class Ledger:
         """Adds a round that had proposals."""
         block = block.trimmed()
         self.num_lookup_rounds += block.source == PROPOSAL_SOURCE_LOOKUP
+        self.num_forced_rounds += block.source is None
         self.num_drafted += block.num_drafted
         self.num_verified += block.num_verified
         self.num_accepted += block.num_accepted
@@ -136,6 +152,7 @@ class Ledger:
             num_rounds=self.num_rounds,
             num_draft_rounds=num_blocks,
             num_lookup_rounds=self.num_lookup_rounds,
+            num_forced_rounds=self.num_forced_rounds,
             num_run_tokens=self.num_run_tokens,
             draft_ms=self.draft_seconds * 1e3,
             verify_ms=self.verify_seconds * 1e3,

@@ -13,6 +13,7 @@ from coordinator.bounds import (
     require_token_ids,
     require_whole,
 )
+from coordinator.formats import read_format
 from coordinator.keys import choice_keys
 from coordinator.parameters import read_params
 from coordinator.planning import PlanDefaults, read_plan
@@ -54,6 +55,7 @@ class Request:
         stop: stop strings.
         plan: how to speculate.
         other_keys: sampling keys of choices 1, 2, ..
+        response_format: the grammar of the text, or None.
         fork_of: the request whose pages at the target hold this one's prompt, or empty.
         session: what a later turn may continue.
         ended: set when the resumed tokens are the whole text.
@@ -68,6 +70,7 @@ class Request:
     plan: Plan
     other_keys: tuple[bytes, ...] = ()
     fork_of: str = ""
+    response_format: common_pb2.ResponseFormat | None = None
     session: SessionPrompt = SessionPrompt()
     ended: Ended | None = None
 
@@ -146,6 +149,7 @@ def parse_request(
         stop=stop,
         plan=plan,
         other_keys=keys[1:],
+        response_format=read_format(message.response_format, context.tokenizer),
         session=SessionPrompt(message.session_id, prompt.chat_text, prompt.is_continued),
         ended=find_end(resumed, params, stop, limits.eos_token_ids, context.tokenizer.decode),
     )

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from coordinator.commands import (
     hold_command,
@@ -24,13 +23,14 @@ from coordinator.commands import (
 from coordinator.delivery import Delivery
 from coordinator.drafting import ask, drafted, looked_up
 from coordinator.exchange import Exchange, OutOfStep, Taken
-from coordinator.ledger import Block, Ledger, RoundTimes
+from coordinator.ledger import Block, Ledger, Spent
 from coordinator.request import Request
 from coordinator.services import RoundLimits, Services
 from coordinator.session import RoundKind, Session
 from coordinator.tuning import (
     BlindProposals,
     DraftChoice,
+    ForcedChoice,
     LookupChoice,
     Proposals,
     RoundChoice,
@@ -50,16 +50,8 @@ MAX_FRUITLESS_REOPENS = 8
 _FIRST_PAUSE_SECONDS = 0.02
 # A Hold that seems lost is sent again after so many tokens.
 _HOLD_AGAIN_TOKENS = 16
-
-
-@dataclass(eq=False)
-class Spent:
-    """Seconds of the round under way; `started` is a stamp of the rounds' clock."""
-
-    started: float
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    waited_seconds: float = 0.0
+# Fewer forced tokens than these do not pay for the pause between a Run and a verification.
+_MIN_FORCED_TO_HOLD = 2
 
 
 class Rounds:
@@ -90,6 +82,7 @@ class Rounds:
         )
         self._num_fruitless = 0
         self._expects_features = False
+        self._forced: tuple[int, ...] = ()
 
     async def run(self) -> None:
         """Decodes until the request is finished.
@@ -145,12 +138,11 @@ class Rounds:
         elif isinstance(choice, LookupChoice):
             proposals = looked_up(choice.proposals, self._request.plan)
             await self._verify_round(proposals, PROPOSAL_SOURCE_LOOKUP, spent)
+        elif isinstance(choice, ForcedChoice):
+            await self._verify_round(looked_up(choice.proposals, self._request.plan), None, spent)
         else:
             await self._run_round(choice.max_tokens, spent)
-        times = RoundTimes(
-            spent.draft_seconds, spent.verify_seconds, spent.waited_seconds, self._now() - spent.started
-        )
-        self.ledger.note_times(times)
+        self.ledger.note_times(spent.times(self._now()))
 
     async def _draft_round(self, choice: DraftChoice, spent: Spent) -> None:
         drafter = self._services.drafter
@@ -170,7 +162,7 @@ class Rounds:
         self.ledger.draft_bytes += proposal.ByteSize()
         await self._verify_round(drafted(proposal, choice.num_verified), PROPOSAL_SOURCE_DRAFTER, spent)
 
-    async def _verify_round(self, proposals: Proposals, source: ProposalSource, spent: Spent) -> None:
+    async def _verify_round(self, proposals: Proposals, source: ProposalSource | None, spent: Spent) -> None:
         verified = proposals.tokens
         laws: tuple[common_pb2.TruncatedLaw, ...] = ()
         if isinstance(proposals, BlindProposals):
@@ -213,19 +205,24 @@ class Rounds:
         """Gives new tokens to the client; returns how many of them stand."""
         self._num_fruitless = 0
         self.ledger.num_recomputed_tokens += taken.verdict.recomputed_tokens
+        self._forced = tuple(taken.verdict.forced_tokens)
         return self._delivery.take(taken.tokens, taken.logprobs)
 
     def _should_hold(self) -> bool:
         if self._delivery.outlet.is_full:
             return True
-        return not isinstance(choose_draft(self._request.plan, self._view()), RunChoice)
+        choice = choose_draft(self._request.plan, self._view())
+        if isinstance(choice, ForcedChoice):
+            return len(choice.proposals) >= _MIN_FORCED_TO_HOLD
+        return not isinstance(choice, RunChoice)
 
     def _view(self) -> RoundView:
         plan, drafter = self._request.plan, self._services.drafter
         most = 0
         if drafter is not None and plan.uses_drafter and drafter.is_available and drafter.describe:
             most = max(drafter.describe.block_size - 1, 0)
-        return RoundView(self._session.num_remaining, self._delivery.lookup(plan.max_proposals), most)
+        lookup = self._delivery.lookup(plan.max_proposals)
+        return RoundView(self._session.num_remaining, lookup, most, self._forced)
 
     def _wants_features(self) -> bool:
         drafter = self._services.drafter

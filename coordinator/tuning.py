@@ -62,12 +62,14 @@ class RoundView:
     Args:
         num_remaining: tokens the request may still get, >= 1.
         lookup: a lookup proposal of up to `max_proposals` tokens, or nothing.
+        forced: the next tokens as the grammar forces them, a hint of the target's last verdict.
         max_drafter_proposals: what a connected drafter gives at most; 0 without one.
     """
 
     num_remaining: int
     lookup: tuple[int, ...]
     max_drafter_proposals: int
+    forced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,13 @@ class LookupChoice:
 
 
 @dataclass(frozen=True)
+class ForcedChoice:
+    """Verify what the grammar forces: certain to stand, so nothing else is worth asking."""
+
+    proposals: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class DraftChoice:
     """Ask the drafter for `k` proposals; in a blind round `num_verified` of them will be verified."""
 
@@ -114,7 +123,7 @@ class DraftChoice:
     num_verified: int | None = None
 
 
-RoundChoice = RunChoice | LookupChoice | DraftChoice
+RoundChoice = RunChoice | LookupChoice | ForcedChoice | DraftChoice
 
 
 def choose_draft(plan: Plan, view: RoundView) -> RoundChoice:
@@ -123,6 +132,8 @@ def choose_draft(plan: Plan, view: RoundView) -> RoundChoice:
     A round with k proposals commits up to k + 1 tokens, so k is at most what remains less one.
     """
     k = min(plan.max_proposals, view.num_remaining - 1)
+    if k > 0 and plan.speculates and view.forced:
+        return ForcedChoice(view.forced[:k])
     if k > 0 and plan.uses_lookup and view.lookup:
         return LookupChoice(view.lookup[:k])
     if k > 0 and plan.uses_drafter and view.max_drafter_proposals > 0:

@@ -236,7 +236,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., verified_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., decode_ms: _Optional[float] = ...) -> None: ...
 
 class Ledger(_message.Message):
-    __slots__ = ("num_rounds", "num_draft_rounds", "num_lookup_rounds", "num_run_tokens", "draft_ms", "verify_ms", "network_ms", "scheduling_ms", "draft_bytes", "target_bytes", "feature_bytes", "accept_length", "acceptance_rate", "accepted_histogram", "verified_per_position", "accepted_per_position", "accept_lengths", "num_reopens", "num_undrafted_rounds", "near_tie_possible")
+    __slots__ = ("num_rounds", "num_draft_rounds", "num_lookup_rounds", "num_run_tokens", "draft_ms", "verify_ms", "network_ms", "scheduling_ms", "draft_bytes", "target_bytes", "feature_bytes", "accept_length", "acceptance_rate", "accepted_histogram", "verified_per_position", "accepted_per_position", "accept_lengths", "num_reopens", "num_undrafted_rounds", "near_tie_possible", "num_forced_rounds")
     NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_LOOKUP_ROUNDS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,7 @@ class Ledger(_message.Message):
     NUM_REOPENS_FIELD_NUMBER: _ClassVar[int]
     NUM_UNDRAFTED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NEAR_TIE_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    NUM_FORCED_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     num_rounds: int
     num_draft_rounds: int
     num_lookup_rounds: int
@@ -277,7 +278,8 @@ class Ledger(_message.Message):
     num_reopens: int
     num_undrafted_rounds: int
     near_tie_possible: bool
-    def __init__(self, num_rounds: _Optional[int] = ..., num_draft_rounds: _Optional[int] = ..., num_lookup_rounds: _Optional[int] = ..., num_run_tokens: _Optional[int] = ..., draft_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., network_ms: _Optional[float] = ..., scheduling_ms: _Optional[float] = ..., draft_bytes: _Optional[int] = ..., target_bytes: _Optional[int] = ..., feature_bytes: _Optional[int] = ..., accept_length: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., verified_per_position: _Optional[_Iterable[int]] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., accept_lengths: _Optional[_Iterable[int]] = ..., num_reopens: _Optional[int] = ..., num_undrafted_rounds: _Optional[int] = ..., near_tie_possible: _Optional[bool] = ...) -> None: ...
+    num_forced_rounds: int
+    def __init__(self, num_rounds: _Optional[int] = ..., num_draft_rounds: _Optional[int] = ..., num_lookup_rounds: _Optional[int] = ..., num_run_tokens: _Optional[int] = ..., draft_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ..., network_ms: _Optional[float] = ..., scheduling_ms: _Optional[float] = ..., draft_bytes: _Optional[int] = ..., target_bytes: _Optional[int] = ..., feature_bytes: _Optional[int] = ..., accept_length: _Optional[float] = ..., acceptance_rate: _Optional[float] = ..., accepted_histogram: _Optional[_Iterable[int]] = ..., verified_per_position: _Optional[_Iterable[int]] = ..., accepted_per_position: _Optional[_Iterable[int]] = ..., accept_lengths: _Optional[_Iterable[int]] = ..., num_reopens: _Optional[int] = ..., num_undrafted_rounds: _Optional[int] = ..., near_tie_possible: _Optional[bool] = ..., num_forced_rounds: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("request_id",)

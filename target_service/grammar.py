@@ -69,7 +69,8 @@ class GrammarRows:
 class Matcher:
     """One request's grammar.
 
-    Invariant: between calls `_matcher` has consumed exactly the committed tokens.
+    Invariant: between calls `_matcher` has consumed exactly the committed tokens up to the one that
+    completed the text.
 
     Args:
         template: of the grammar; it stays as it is.
@@ -83,19 +84,25 @@ class Matcher:
 
     def advance(self, token_ids: Sequence[int]) -> bool:
         """Takes committed tokens; False when the grammar does not allow them."""
-        if self.error:
-            return False
-        count = self._matcher.try_consume_tokens(list(token_ids))
-        return bool(count == len(token_ids))
+        for index, token in enumerate(token_ids):
+            if self.error or self._matcher.is_stopped():
+                # A complete text moves no further: whatever ends it may be repeated.
+                return not self.error and bool(self._mask()[list(token_ids[index:])].all())
+            if not self._matcher.try_consume_tokens([token]):
+                return False
+        return True
 
     def rows(self, proposals: Sequence[int]) -> GrammarRows:
         """Row i is after proposals[:i]; rows behind a proposal that is not allowed are never reached."""
         masks, is_over = [self._mask()], [self._matcher.is_stopped()]
         walked = 0
         for token in proposals:
-            if not masks[-1][token] or not self._matcher.try_consume_tokens([token]):
+            if not masks[-1][token]:
                 break
-            walked += 1
+            if not self._matcher.is_stopped():
+                if not self._matcher.try_consume_tokens([token]):
+                    break
+                walked += 1
             masks.append(self._mask())
             is_over.append(self._matcher.is_stopped())
         if walked:

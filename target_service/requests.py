@@ -54,7 +54,9 @@ class Requests:
         self._limits = limits
         self._vocab_size = vocab_size
         self._clock = clock
-        self._grammars = grammars or Grammars(GrammarFactory(None, vocab_size, limits.eos_ids, False))
+        if grammars is None:
+            grammars = Grammars(GrammarFactory(None, vocab_size, limits.eos_ids, False))
+        self._grammars = grammars
         self._sequences: dict[RequestKey, Sequence] = {}
         self._closed: dict[str, dict[str, int]] = {}  # coordinator -> request -> last closed epoch
         self._num_arrivals = 0

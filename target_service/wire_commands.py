@@ -69,11 +69,12 @@ def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
         params=params_from(message.params),
         want_features=message.want_features,
         fork_of=message.fork_of,
-        grammar=_grammar_from(message.grammar),
+        grammar=grammar_from(message.grammar),
     )
 
 
-def _grammar_from(message: common_pb2.ResponseFormat) -> GrammarSpec | None:
+def grammar_from(message: common_pb2.ResponseFormat) -> GrammarSpec | None:
+    """The grammar of a request, or None."""
     name = message.WhichOneof("format")
     if name is None:
         return None

@@ -30,6 +30,8 @@ from protos import coordinator_pb2
 from protos.common_pb2 import PositionLogprobs, SamplingParams
 from protos.errors import DliteError
 from target_service.build import BuiltTarget
+from target_service.grammar import GrammarFactory
+from target_service.grammars import Grammars
 from target_service.wire import describe_to
 from tests.fakes import TableDrafter, table_built
 
@@ -89,13 +91,25 @@ DRAFT_TABLE = TABLE + make_table(2, 1.0)
 PROMPTS = (encode('ab cd{"a":1,'), encode("ab.ab.ba"))
 
 
+def grammar_factory(no_forcing: bool = False) -> GrammarFactory:
+    return GrammarFactory(tokenizer_files()["tokenizer.json"], V, frozenset({EOS}), no_forcing)
+
+
 def target(**limits: object) -> BuiltTarget:
     values: dict[str, object] = {"num_pages": 1024, "eos_ids": frozenset({EOS}), "prefill_rows": 512}
-    built = table_built(TABLE, **{**values, **limits})
     files = tokenizer_files()
+    built = table_built(TABLE, Grammars(grammar_factory()), **{**values, **limits})
     description = replace(built.description, tokenizer_hash=coordinator_tokenizer.tokenizer_hash(files))
     return replace(built, description=description, tokenizer_files=files)
 
+
+# Bounded, so that a text of MAX_TOKENS may be whole; `abcd` is forced.
+SCHEMA = {
+    "type": "object",
+    "properties": {"abcd": {"type": "integer", "minimum": 0, "maximum": 999}},
+    "required": ["abcd"],
+    "additionalProperties": False,
+}
 
 # Each parameter by name, with values under which it changes texts of this target.
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -113,10 +127,14 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "ignore_eos": {"ignore_eos": True},
     "stop_token_ids": {"stop_token_ids": [17, 33]},
     "stop": {"stop": ["b", "1h", "gj"]},
-    "max_tokens": {"max_tokens": 7},
+    "max_tokens": {"max_tokens": 13},
     "logprobs": {"logprobs": True, "top_logprobs": 2},
     "prompt_logprobs": {"prompt_logprobs": True},
     "n": {"n": 3},
+    "json_schema": {"response_format": {"json_schema": json.dumps(SCHEMA)}},
+    "regex": {"response_format": {"regex": "[ab]{2,6}(cd|ij)+"}},
+    "choice": {"response_format": {"choice": {"values": ["abc", "abj", "dad"]}}},
+    "grammar": {"response_format": {"grammar": 'start: "{" (item ",")* item "}"\nitem: /[0-9]{1,3}/'}},
 }
 # They shape the draw, which greedy has not.
 FILTERS = ("top_k", "top_p", "min_p", "temperature")

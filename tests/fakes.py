@@ -27,6 +27,7 @@ from draft_service.validation import check_round
 from target_service import commands as c
 from target_service.build import BuiltTarget, TargetDescription
 from target_service.engine import Engine, StepOutput
+from target_service.grammars import Grammars
 from target_service.limits import EngineLimits
 from target_service.model import TargetModel
 from target_service.packing import PackedStep
@@ -106,13 +107,13 @@ def limits_for(**changes: object) -> EngineLimits:
     return EngineLimits(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def table_engine(table: torch.Tensor, **changes: object) -> Engine:
-    return Engine(TableTarget(table), limits_for(**changes))
+def table_engine(table: torch.Tensor, grammars: Grammars | None = None, **changes: object) -> Engine:
+    return Engine(TableTarget(table), limits_for(**changes), grammars=grammars)
 
 
-def table_built(table: torch.Tensor, **changes: object) -> BuiltTarget:
+def table_built(table: torch.Tensor, grammars: Grammars | None = None, **changes: object) -> BuiltTarget:
     """A table target with the description a service gives."""
-    engine = table_engine(table, **changes)
+    engine = table_engine(table, grammars, **changes)
     limits, vocab_size = engine.limits, int(table.shape[0])
     description = TargetDescription(
         instance_id="table",

@@ -18,6 +18,8 @@ class Text:
     prompt: Sequence[int]
     generated: Sequence[int]
     stop_ids: frozenset[int]
+    allowed: frozenset[int] | None = None  # by the grammar
+    is_over: bool = False  # the grammar has completed the text
 
 
 def processed(logits: Sequence[float], params: common_pb2.SamplingParams, text: Text) -> list[float]:
@@ -33,7 +35,9 @@ def processed(logits: Sequence[float], params: common_pb2.SamplingParams, text: 
                 value = -INFINITY
         if params.allowed_token_ids and token not in params.allowed_token_ids:
             value = -INFINITY
-        if len(generated) < params.min_tokens and token in text.stop_ids:
+        if text.allowed is not None and token not in text.allowed:
+            value = -INFINITY
+        if len(generated) < params.min_tokens and token in text.stop_ids and not text.is_over:
             value = -INFINITY
         value += dict(params.logit_bias).get(token, 0.0)
         if token in seen:

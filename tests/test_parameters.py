@@ -37,6 +37,15 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"speculation": {"mode": 77}}, "speculation.mode"),
+    ({"response_format": {"json_schema": ""}}, "response_format.json_schema"),
+    ({"response_format": {"json_schema": "{nope"}}, "response_format.json_schema"),
+    ({"response_format": {"json_schema": "[1]"}}, "response_format.json_schema"),
+    ({"response_format": {"json_schema": "[" * 60_000}}, "response_format.json_schema"),
+    ({"response_format": {"regex": "a" * (64 * 1024 + 1)}}, "response_format.regex"),
+    ({"response_format": {"choice": {}}}, "response_format.choice"),
+    ({"response_format": {"choice": {"values": ["a", ""]}}}, "response_format.choice"),
+    ({"response_format": {"choice": {"values": ["a"] * 1025}}}, "response_format.choice"),
+    ({"response_format": {"grammar": ""}}, "response_format.grammar"),
 ]
 
 

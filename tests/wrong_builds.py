@@ -25,6 +25,7 @@ from protos import noise
 from target_service import commands as c
 from target_service import fencing, processors, rejection, sampling, settling, verification
 from target_service.fencing import Action
+from target_service.grammar import GrammarRows, Matcher
 from target_service.verification import Decision, Limits
 
 Apply = Callable[[pytest.MonkeyPatch], None]
@@ -245,6 +246,24 @@ def _blocks_seen_as(what: str) -> Apply:
     return everywhere(processors.process, wrong)
 
 
+def _one_mask_for_all_rows(self: Matcher, proposals: Sequence[int]) -> GrammarRows:
+    rows = _grammar_rows(self, [])
+    count = 1 + len(proposals)
+    return GrammarRows(rows.allowed.expand(count, -1), rows.is_over * count)
+
+
+def _walked_and_left_there(self: Matcher, proposals: Sequence[int]) -> GrammarRows:
+    rows = _grammar_rows(self, proposals)
+    for row, token in enumerate(proposals):
+        if not rows.allowed[row][token] or rows.is_over[row]:
+            break
+        self.advance([token])
+    return rows
+
+
+_grammar_rows = Matcher.rows
+
+
 def _no_processors(logits: torch.Tensor, _blocks: Any) -> torch.Tensor:
     return logits
 
@@ -284,6 +303,7 @@ _LAW = "tests/test_law.py::test_argmax_drafter_is_unbiased"
 _VERIFICATION = "tests/test_verification.py::"
 _REJECTION = "tests/test_rejection.py::"
 _PROCESSORS = "tests/test_processors.py::"
+_GRAMMAR = "tests/test_grammar.py::"
 
 WRONG_BUILDS: dict[str, WrongBuild] = {
     "u-rounded-to-one": WrongBuild(
@@ -375,6 +395,16 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         "verification decides from the raw logits",
         everywhere(processors.process, _no_processors),
         _PROCESSORS + "test_min_tokens_counts_tokens",
+    ),
+    "one-grammar-mask-for-all-rows": WrongBuild(
+        "rows of a block are masked by the grammar's state before the block",
+        lambda monkeypatch: monkeypatch.setattr(Matcher, "rows", _one_mask_for_all_rows),
+        _GRAMMAR + "test_illegal_drafts_change_nothing",
+    ),
+    "grammar-advanced-by-proposals": WrongBuild(
+        "the automaton is not rolled back to the committed tokens",
+        lambda monkeypatch: monkeypatch.setattr(Matcher, "rows", _walked_and_left_there),
+        _GRAMMAR + "test_every_row_is_that_of_a_fresh_matcher",
     ),
     "acceptance-is-a-sum": WrongBuild(
         "matches after the first miss count as accepted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 from collections.abc import Sequence
 
@@ -96,12 +97,19 @@ class GatedDrafter(ScriptedDrafter):
         return super().propose(items)
 
 
+NUMBERS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": 99},
+    "minItems": 6,
+    "maxItems": 8,
+}
 RESTARTED = {
+    "response_format": {"json_schema": json.dumps(NUMBERS)},
     "frequency_penalty": 0.9,
     "min_tokens": 15,
     "logprobs": True,
     "top_logprobs": 2,
-    "max_tokens": 18,
+    "max_tokens": 40,
 }
 
 
@@ -125,6 +133,7 @@ async def test_a_restart_in_mid_text_changes_nothing(mode: str) -> None:
         found = await task
         await again.stop()
     assert found.answer.finished.ledger.num_reopens >= 1
+    assert len(json.loads(found.answer.text)) >= 6
     assert differences(found, plain) == []
     assert found.answer.usage.completion_tokens == plain.answer.usage.completion_tokens
     assert found.answer.usage.prompt_tokens == plain.answer.usage.prompt_tokens
