@@ -53,6 +53,11 @@ class Admissions:
     def running(self) -> list[Generation]:
         return [entry.generation for entry in self._entries.values() if entry.generation is not None]
 
+    def find(self, request_id: str) -> Generation | None:
+        """The running request of this id."""
+        entry = self._entries.get(request_id)
+        return None if entry is None else entry.generation
+
     def abort(self, request_id: str) -> bool:
         """Aborts a request for all who read it; False when there is none of this id."""
         entry = self._entries.get(request_id)

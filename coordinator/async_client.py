@@ -170,6 +170,12 @@ class AsyncClient:
         request = coordinator_pb2.AbortRequest(request_id=current)
         return (await self._call("Abort", request, coordinator_pb2.AbortResponse)).found
 
+    async def set_speculation(self, request_id: str, speculation: coordinator_pb2.Speculation) -> bool:
+        """Changes how a running request speculates; its text stays the same. False when there is none."""
+        current = self._resumed_ids.get(request_id, request_id)
+        request = coordinator_pb2.SetSpeculationRequest(request_id=current, speculation=speculation)
+        return (await self._call("SetSpeculation", request, coordinator_pb2.SetSpeculationResponse)).found
+
     async def list_models(self) -> coordinator_pb2.ListModelsResponse:
         request = coordinator_pb2.ListModelsRequest()
         return await self._call("ListModels", request, coordinator_pb2.ListModelsResponse)

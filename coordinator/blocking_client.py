@@ -101,6 +101,11 @@ class Client:
         request = coordinator_pb2.AbortRequest(request_id=request_id)
         return self._call("Abort", request, coordinator_pb2.AbortResponse).found
 
+    def set_speculation(self, request_id: str, speculation: coordinator_pb2.Speculation) -> bool:
+        """Changes how a running request speculates; its text stays the same. False when there is none."""
+        request = coordinator_pb2.SetSpeculationRequest(request_id=request_id, speculation=speculation)
+        return self._call("SetSpeculation", request, coordinator_pb2.SetSpeculationResponse).found
+
     def list_models(self) -> coordinator_pb2.ListModelsResponse:
         return self._call(
             "ListModels", coordinator_pb2.ListModelsRequest(), coordinator_pb2.ListModelsResponse

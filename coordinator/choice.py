@@ -17,6 +17,7 @@ from coordinator.rounds import Rounds
 from coordinator.services import Setting
 from coordinator.session import Session
 from coordinator.textstream import TextStream
+from coordinator.tuning import Plan
 from protos import coordinator_pb2
 from protos.common_pb2 import (
     FINISH_REASON_ABORT,
@@ -71,6 +72,12 @@ class Choice:
     def hold_started(self, started: coordinator_pb2.GenerateResponse) -> None:
         """Has Started said together with the prompt's log-probabilities."""
         self._delivery.hold_started(started)
+
+    def set_plan(self, plan: Plan) -> None:
+        """How to speculate from the next round on."""
+        self._rounds.plan = plan
+        if plan.uses_lookup:
+            self._delivery.index_text()
 
     async def wait_opened(self) -> None:
         """Waits until the target holds the prompt."""

@@ -19,7 +19,7 @@ from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.metrics import Metrics
 from coordinator.pairing import pairing_warnings
-from coordinator.planning import PlanDefaults
+from coordinator.planning import PlanDefaults, PlanWishes, plan_defaults, read_plan, require_mode
 from coordinator.ports import DraftPort, TargetPort
 from coordinator.prompt import num_prompt_chars, read_prompt
 from coordinator.request import RequestContext, parse_request
@@ -33,8 +33,6 @@ from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
 from protos.errors import DliteError, Unavailable
 
-# k without a drafter to ask for its block.
-_DEFAULT_DRAFT_TOKENS = 7
 # Longer prompts (characters, or tokens) are tokenised and indexed off the event loop.
 _OFFLOAD_CHARS = 8 * 1024
 _RETRY_SECONDS = 1.0
@@ -127,6 +125,22 @@ class Coordinator:
     def abort(self, request_id: str) -> bool:
         """Aborts a request, also one that still waits; False when there is none of this id."""
         return self._admissions.abort(request_id)
+
+    def set_speculation(self, message: coordinator_pb2.SetSpeculationRequest) -> bool:
+        """Changes how a running request speculates, from its next round on; its text stays the same
+        (in rejection mode its law). False when there is none of this id.
+
+        Raises:
+            InvalidRequest: naming the field; the mode belongs to another law.
+        """
+        generation = self._admissions.find(message.request_id)
+        if generation is None:
+            return False
+        mode = generation.request.params.mode
+        require_mode(message.speculation, mode)
+        most_rows = limits_of(self._backends.target.describe).max_verify_block_size
+        generation.set_plan(read_plan(message.speculation, mode, self._plan_defaults(), most_rows))
+        return True
 
     # What generations tell.
 
@@ -227,12 +241,7 @@ class Coordinator:
         return await asyncio.get_running_loop().run_in_executor(None, work)
 
     def _plan_defaults(self) -> PlanDefaults:
-        """k and v: as configured, else the drafter's block; never more rows than the target takes."""
-        k, v = self._config.num_draft_tokens, self._config.verify_block_size
-        drafter = self._backends.drafter.describe if self._backends.drafter is not None else None
-        if k is None:
-            k = drafter.block_size - 1 if drafter is not None and drafter.block_size else 0
-            k = max(k or _DEFAULT_DRAFT_TOKENS, (v or 1) - 1)
-        most_rows = limits_of(self._backends.target.describe).max_verify_block_size
-        k = min(k, most_rows - 1)
-        return PlanDefaults(k, min(v or k + 1, k + 1), SOURCES[self._config.source])
+        config, drafter = self._config, self._backends.drafter
+        block = drafter.describe.block_size if drafter is not None and drafter.describe else 0
+        wanted = PlanWishes(config.num_draft_tokens, config.verify_block_size, SOURCES[config.source])
+        return plan_defaults(wanted, block, limits_of(self._backends.target.describe).max_verify_block_size)

@@ -87,6 +87,11 @@ class Delivery:
         self.stop_string = update.stop
         self._send(update.piece.token_ids, update.piece.text)
 
+    def index_text(self) -> None:
+        """Begins to find lookup proposals, if that is not done yet."""
+        if self._lookup is None:
+            self._lookup = LookupIndex(self._session.tokens)
+
     def lookup(self, k: int) -> tuple[int, ...]:
         """A lookup proposal, or nothing."""
         return self._lookup.propose(k) if self._lookup is not None else ()

@@ -15,6 +15,7 @@ from coordinator.output import Outlet
 from coordinator.request import Request
 from coordinator.services import Setting
 from coordinator.slots import Place
+from coordinator.tuning import Plan
 from protos import coordinator_pb2
 from protos.errors import DliteError
 
@@ -108,6 +109,11 @@ class Generation:
             self._broadcast.put(response)
         self._task = asyncio.create_task(self._run(), name=f"generation {request.request_id}")
         self._task.add_done_callback(self._on_done)
+
+    def set_plan(self, plan: Plan) -> None:
+        """How all its choices speculate from their next rounds on."""
+        for choice in self._choices:
+            choice.set_plan(plan)
 
     def attach(self) -> Outlet:
         """A reader of everything from the start. The last reader that goes aborts the request."""

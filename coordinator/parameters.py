@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from coordinator.bounds import ModelLimits, require_float, require_token_ids, require_whole
+from coordinator.planning import MODES
 from coordinator.tokenizer import Tokenizer
 from protos import common_pb2, coordinator_pb2
-from protos.coordinator_pb2 import SPECULATION_MODE_MATCH, SPECULATION_MODE_REJECTION
 from protos.errors import InvalidRequest
 
 MAX_TOP_LOGPROBS = 20
@@ -20,10 +20,6 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 # Value that changes nothing, of optional numbers.
 _PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-_MODES = {
-    SPECULATION_MODE_REJECTION: common_pb2.MODE_REJECTION,
-    SPECULATION_MODE_MATCH: common_pb2.MODE_MATCH,
-}
 
 
 def read_params(
@@ -65,7 +61,7 @@ def _set_law(
     if params.temperature == 0.0:
         params.mode = common_pb2.MODE_GREEDY
         return
-    params.mode = _MODES.get(message.speculation.mode, common_pb2.MODE_COUPLED)
+    params.mode = MODES.get(message.speculation.mode, common_pb2.MODE_COUPLED)
     if top_p < 1.0:
         params.top_p = top_p
     if 0 < top_k < limits.vocab_size:

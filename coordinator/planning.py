@@ -7,8 +7,23 @@ from dataclasses import dataclass
 from coordinator.bounds import require_whole
 from coordinator.tuning import Plan
 from protos import common_pb2, coordinator_pb2
-from protos.coordinator_pb2 import SPECULATION_MODE_OFF, ProposalSource, SpeculationMode
+from protos.coordinator_pb2 import (
+    SPECULATION_MODE_AUTO,
+    SPECULATION_MODE_MATCH,
+    SPECULATION_MODE_OFF,
+    SPECULATION_MODE_REJECTION,
+    ProposalSource,
+    SpeculationMode,
+)
 from protos.errors import InvalidRequest
+
+# k without a drafter to ask for its block.
+_DEFAULT_DRAFT_TOKENS = 7
+# How a token is drawn above temperature 0; the other modes are coupled.
+MODES = {
+    SPECULATION_MODE_REJECTION: common_pb2.MODE_REJECTION,
+    SPECULATION_MODE_MATCH: common_pb2.MODE_MATCH,
+}
 
 
 @dataclass(frozen=True)
@@ -18,6 +33,40 @@ class PlanDefaults:
     num_draft_tokens: int
     verify_block_size: int
     source: ProposalSource
+
+
+@dataclass(frozen=True)
+class PlanWishes:
+    """What is configured; None leaves it to the drafter's block."""
+
+    num_draft_tokens: int | None
+    verify_block_size: int | None
+    source: ProposalSource
+
+
+def plan_defaults(wanted: PlanWishes, drafter_block_size: int, most_rows: int) -> PlanDefaults:
+    """k and v: as configured, else the drafter's block; never more rows than the target takes.
+
+    Args:
+        drafter_block_size: 0 without a drafter.
+        most_rows: of one verification at the target.
+    """
+    k, v = wanted.num_draft_tokens, wanted.verify_block_size
+    if k is None:
+        k = max(drafter_block_size - 1, 0)
+        k = max(k or _DEFAULT_DRAFT_TOKENS, (v or 1) - 1)
+    k = min(k, most_rows - 1)
+    return PlanDefaults(k, min(v or k + 1, k + 1), wanted.source)
+
+
+def require_mode(speculation: coordinator_pb2.Speculation, mode: common_pb2.Mode) -> None:
+    """Raises InvalidRequest unless a running request of sampling mode `mode` may get this speculation."""
+    if speculation.mode in (SPECULATION_MODE_AUTO, SPECULATION_MODE_OFF) or mode == common_pb2.MODE_GREEDY:
+        return
+    if MODES.get(speculation.mode, common_pb2.MODE_COUPLED) != mode:
+        raise InvalidRequest(
+            f"the text is drawn in {common_pb2.Mode.Name(mode)} and stays so", field="speculation.mode"
+        )
 
 
 def read_plan(

@@ -57,7 +57,8 @@ _MIN_FORCED_TO_HOLD = 2
 class Rounds:
     """Runs one text to its end. Everything it holds belongs to this text alone.
 
-    `opened` is set when the target has decided the first token: then the prompt can be forked.
+    `opened` is set when the target has decided the first token: then the prompt can be forked. `plan`
+    may change at any time: no round depends on the one before.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Rounds:
     ) -> None:
         self.ledger = Ledger()
         self.opened = asyncio.Event()
+        self.plan = request.plan
         self._request = request
         self._session = session
         self._services = services
@@ -99,7 +101,7 @@ class Rounds:
                 await self._open(held_epoch)
                 while not self._session.is_finished:
                     await self._delivery.outlet.wait_for_room(self._limits.client_stall_seconds)
-                    await self._round(choose_draft(self._request.plan, self._view()))
+                    await self._round(choose_draft(self.plan, self._view()))
             except OutOfStep as error:
                 held_epoch = error.held_epoch
                 await self._pause(error)
@@ -136,10 +138,10 @@ class Rounds:
         if isinstance(choice, DraftChoice):
             await self._draft_round(choice, spent)
         elif isinstance(choice, LookupChoice):
-            proposals = looked_up(choice.proposals, self._request.plan)
+            proposals = looked_up(choice.proposals, self.plan)
             await self._verify_round(proposals, PROPOSAL_SOURCE_LOOKUP, spent)
         elif isinstance(choice, ForcedChoice):
-            await self._verify_round(looked_up(choice.proposals, self._request.plan), None, spent)
+            await self._verify_round(looked_up(choice.proposals, self.plan), None, spent)
         else:
             await self._run_round(choice.max_tokens, spent)
         self.ledger.note_times(spent.times(self._now()))
@@ -168,7 +170,7 @@ class Rounds:
         if isinstance(proposals, BlindProposals):
             laws = proposals.laws
         else:
-            verified = choose_verify(self._request.plan, self._session.num_remaining, proposals)
+            verified = choose_verify(self.plan, self._session.num_remaining, proposals)
         self._session.begin(RoundKind.VERIFY, len(verified))
         self._expects_features = self._wants_features()
         sent = self._now()
@@ -211,13 +213,13 @@ class Rounds:
     def _should_hold(self) -> bool:
         if self._delivery.outlet.is_full:
             return True
-        choice = choose_draft(self._request.plan, self._view())
+        choice = choose_draft(self.plan, self._view())
         if isinstance(choice, ForcedChoice):
             return len(choice.proposals) >= _MIN_FORCED_TO_HOLD
         return not isinstance(choice, RunChoice)
 
     def _view(self) -> RoundView:
-        plan, drafter = self._request.plan, self._services.drafter
+        plan, drafter = self.plan, self._services.drafter
         most = 0
         if drafter is not None and plan.uses_drafter and drafter.is_available and drafter.describe:
             most = max(drafter.describe.block_size - 1, 0)
@@ -226,7 +228,7 @@ class Rounds:
 
     def _wants_features(self) -> bool:
         drafter = self._services.drafter
-        return drafter is not None and self._request.plan.uses_drafter and drafter.is_available
+        return drafter is not None and self.plan.uses_drafter and drafter.is_available
 
     async def _pause(self, error: OutOfStep) -> None:
         """Waits a little before a re-open that follows fruitless ones."""

@@ -37,6 +37,7 @@ class CoordinatorServicer:
             {
                 "Generate": rpc.server_stream(pb.GenerateRequest, self.generate),
                 "Abort": rpc.unary(pb.AbortRequest, self.abort),
+                "SetSpeculation": rpc.unary(pb.SetSpeculationRequest, self.set_speculation),
                 "ListModels": rpc.unary(pb.ListModelsRequest, self.list_models),
                 "GetServerInfo": rpc.unary(pb.GetServerInfoRequest, self.get_server_info),
                 "Tokenize": rpc.unary(pb.TokenizeRequest, self.tokenize),
@@ -89,6 +90,11 @@ class CoordinatorServicer:
 
     async def abort(self, message: pb.AbortRequest, context: rpc.Context) -> pb.AbortResponse:
         return pb.AbortResponse(found=self._coordinator.abort(message.request_id))
+
+    async def set_speculation(
+        self, message: pb.SetSpeculationRequest, context: rpc.Context
+    ) -> pb.SetSpeculationResponse:
+        return pb.SetSpeculationResponse(found=self._coordinator.set_speculation(message))
 
     async def list_models(self, message: pb.ListModelsRequest, context: rpc.Context) -> pb.ListModelsResponse:
         return self._coordinator.models()

@@ -44,6 +44,11 @@ class CoordinatorStub:
                 request_serializer=protos_dot_coordinator__pb2.AbortRequest.SerializeToString,
                 response_deserializer=protos_dot_coordinator__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.SetSpeculation = channel.unary_unary(
+                '/dlite.v1.Coordinator/SetSpeculation',
+                request_serializer=protos_dot_coordinator__pb2.SetSpeculationRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.SetSpeculationResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/dlite.v1.Coordinator/ListModels',
                 request_serializer=protos_dot_coordinator__pb2.ListModelsRequest.SerializeToString,
@@ -72,6 +77,13 @@ class CoordinatorServicer:
 
     def Abort(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSpeculation(self, request, context):
+        """Changes how a running request speculates, from its next round on. Its text stays the same.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -106,6 +118,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=protos_dot_coordinator__pb2.AbortRequest.FromString,
                     response_serializer=protos_dot_coordinator__pb2.AbortResponse.SerializeToString,
+            ),
+            'SetSpeculation': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSpeculation,
+                    request_deserializer=protos_dot_coordinator__pb2.SetSpeculationRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.SetSpeculationResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -177,6 +194,33 @@ class Coordinator:
             '/dlite.v1.Coordinator/Abort',
             protos_dot_coordinator__pb2.AbortRequest.SerializeToString,
             protos_dot_coordinator__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSpeculation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dlite.v1.Coordinator/SetSpeculation',
+            protos_dot_coordinator__pb2.SetSpeculationRequest.SerializeToString,
+            protos_dot_coordinator__pb2.SetSpeculationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -225,6 +226,22 @@ class ScriptedDrafter(TableDrafter):
             name = f"{message.request_id}\x1f{index}" if index else message.request_id
             self.texts[name] = [*message.token_ids, *choice.token_ids]
             self.num_right[name] = j
+
+
+class GatedDrafter(ScriptedDrafter):
+    """Holds its n-th answer until the gate opens."""
+
+    def __init__(self, hold_at: int) -> None:
+        super().__init__()
+        self.reached, self.gate = threading.Event(), threading.Event()
+        self._left = hold_at
+
+    def propose(self, items: Sequence[DraftItem]) -> list[DraftResult]:
+        self._left -= len(items)
+        if self._left <= 0 and not self.reached.is_set():
+            self.reached.set()
+            assert self.gate.wait(60), "nobody opened the gate"
+        return super().propose(items)
 
 
 def differences(found: Outcome, expected: Outcome) -> list[str]:

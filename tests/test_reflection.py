@@ -53,6 +53,8 @@ async def test_the_port_tells_of_itself() -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
-    assert found["methods"] == ["Abort", "Generate", "GetServerInfo", "ListModels", "Tokenize"]
+    assert found["methods"] == [
+        *("Abort", "Generate", "GetServerInfo", "ListModels", "SetSpeculation", "Tokenize")
+    ]
     assert found["tokens"] == list(range(5))
     assert found["statuses"] == [health_pb2.HealthCheckResponse.SERVING] * 2

@@ -313,7 +313,7 @@ async def test_a_refusal_of_the_target_is_the_clients_error() -> None:
     coordinator = make_coordinator(TablePort(engine, on_event=fault))
     answer, _, failure = await complete(coordinator, request(max_tokens=5))
     assert failure is not None
-    assert failure.field == "params.top_k"
+    assert failure.field == "top_k"
     assert answer.finish_reason == FINISH_REASON_ERROR
     assert not engine.sequences
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
-from collections.abc import Sequence
 
 import pytest
 
 from coordinator.client import AsyncClient
-from draft_service.proposal import DraftItem, DraftResult
 from protos import coordinator_pb2
 from protos.coordinator_pb2 import SPECULATION_MODE_OFF, SPECULATION_MODE_REJECTION
 from protos.errors import DliteError
@@ -23,6 +20,7 @@ from tests.conformance import (
     PARAMETERS,
     PROMPTS,
     TABLE,
+    GatedDrafter,
     Outcome,
     ScriptedDrafter,
     V,
@@ -79,22 +77,6 @@ async def test_rejection_over_the_wire() -> None:
             test.add(text[place], law(TABLE[text[place - 1]].tolist(), sent_params(message), before))
     assert sum(answer.usage.accepted_tokens for answer in answers) > 200
     test.check()
-
-
-class GatedDrafter(ScriptedDrafter):
-    """Holds its n-th answer until the gate opens."""
-
-    def __init__(self, hold_at: int) -> None:
-        super().__init__()
-        self.reached, self.gate = threading.Event(), threading.Event()
-        self._left = hold_at
-
-    def propose(self, items: Sequence[DraftItem]) -> list[DraftResult]:
-        self._left -= len(items)
-        if self._left <= 0 and not self.reached.is_set():
-            self.reached.set()
-            assert self.gate.wait(60), "nobody opened the gate"
-        return super().propose(items)
 
 
 NUMBERS = {
