@@ -61,7 +61,8 @@ class FakeStackOptions(StackOptions):
         return Command("target", ("--costs", format_costs(self.target_costs), *self._shape()), 1, PROGRAM)
 
     def _shape(self) -> tuple[str, ...]:
-        return ("--layers", str(self.shape.num_layers), "--width", str(self.shape.width))
+        shape = self.shape
+        return ("--layers", str(shape.num_layers), "--width", str(shape.width), "--dtype", shape.dtype)
 
     def draft_command(self) -> Command | None:
         if not self.acceptance:
@@ -111,10 +112,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--costs", type=parse_costs, required=True)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=576)
+    parser.add_argument("--dtype", default="f32")
     parser.add_argument("--acceptance", default="1")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    shape = FeatureShape(options.layers, options.width)
+    shape = FeatureShape(options.layers, options.width, options.dtype)
     if options.kind == "target":
         asyncio.run(_until_signal(lambda: _serve_target(options.costs, shape)))
     else:

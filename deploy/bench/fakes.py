@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from draft_service.proposal import DraftDescription, DraftItem, DraftResult
+from protos.codec import DTYPES
 from protos.errors import InvalidRequest
 from target_service.build import BuiltTarget, TargetDescription
 from target_service.engine import Engine, StepOutput
@@ -57,10 +58,11 @@ class CostTable:
 
 @dataclass(frozen=True)
 class FeatureShape:
-    """m tapped layers of width D, as the fake target ships them."""
+    """m tapped layers of width D, as the fake target ships them, in a wire dtype."""
 
     num_layers: int = 8
     width: int = 576
+    dtype: str = "f32"
 
 
 @dataclass(eq=False)
@@ -83,7 +85,8 @@ class FakeModel:
         tokens = step.token_ids[step.decision_rows]
         logits = torch.zeros(len(tokens), self.vocab_size)
         logits.scatter_(1, ((tokens + 1) % self.vocab_size)[:, None], 1.0)
-        return StepOutput(logits, torch.zeros(len(tokens), self.shape.num_layers, self.shape.width))
+        size = (len(tokens), self.shape.num_layers, self.shape.width)
+        return StepOutput(logits, torch.zeros(size, dtype=DTYPES[self.shape.dtype]))
 
 
 def fake_target(cost: CostTable, shape: FeatureShape | None = None) -> BuiltTarget:

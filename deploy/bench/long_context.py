@@ -11,6 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +43,58 @@ def _decide(built: BuiltTarget, command: Open | Verify) -> Verdict:
                 return event
 
 
-def round_times(built: BuiltTarget, context: int, repeats: int) -> dict[str, float]:
-    """Seconds of prefill to `context` and median milliseconds of rounds of 1 and 8 rows there."""
+@dataclass(eq=False)
+class _Text:
+    """One request grown to a context, and the times of its rounds by rows."""
+
+    key: RequestKey
+    prefill_seconds: float
+    committed_length: int
+    number: int = 0
+    times: dict[int, list[float]] = field(default_factory=lambda: {1: [], BLOCK: []})
+
+
+def _grow(built: BuiltTarget, context: int) -> _Text:
     key = RequestKey("bench", str(context))
     params = SamplingParams(max_tokens=_DECODED * BLOCK, ignore_eos=True)
-    started = time.perf_counter()
     prompt = _prompt(context)
+    started = time.perf_counter()
     verdict = _decide(built, Open(Address(key, 1, 0), prompt, len(prompt), _KEY, params))
-    prefill_seconds = time.perf_counter() - started
-    number = 0
-    times: dict[int, list[float]] = {1: [], BLOCK: []}
-    for _ in range(repeats):
-        for rows in (1, BLOCK):
-            number += 1
-            proposals = tuple(range(20, 20 + rows - 1))
-            started = time.perf_counter()
-            address = Address(key, 1, number)
-            verdict = _decide(built, Verify(address, verdict.committed_length, proposals))
-            times[rows].append(1e3 * (time.perf_counter() - started))
-    sequence = next(s for s in built.engine.requests.all() if s.key == key)
-    num_pages = len(sequence.pages)
-    built.engine.apply(Close(Address(key, 1, number)))
-    return {
-        "prefill_seconds": prefill_seconds,
-        "cached_tokens": float(sequence.cached_tokens),
-        "one_row_ms": statistics.median(times[1]),
-        "block_ms": statistics.median(times[BLOCK]),
-        "kv_mib": num_pages * _page_bytes(built) / (1 << 20),
-    }
+    return _Text(key, time.perf_counter() - started, verdict.committed_length)
+
+
+def _time_round(built: BuiltTarget, text: _Text, rows: int) -> None:
+    text.number += 1
+    command = Verify(
+        Address(text.key, 1, text.number), text.committed_length, tuple(range(20, 20 + rows - 1))
+    )
+    started = time.perf_counter()
+    text.committed_length = _decide(built, command).committed_length
+    text.times[rows].append(1e3 * (time.perf_counter() - started))
+
+
+def round_times(built: BuiltTarget, repeats: int) -> dict[int, dict[str, float]]:
+    """For each context: seconds of prefill, median milliseconds of rounds of 1 and 8 rows, KV held.
+
+    The contexts take turns, forwards and backwards, so that a drifting machine favours none.
+    """
+    texts = {context: _grow(built, context) for context in CONTEXTS}
+    for cycle in range(repeats):
+        for context in CONTEXTS if cycle % 2 == 0 else CONTEXTS[::-1]:
+            for rows in (1, BLOCK):
+                _time_round(built, texts[context], rows)
+    held = {s.key: s for s in built.engine.requests.all()}
+    results = {}
+    for context, text in texts.items():
+        results[context] = {
+            "prefill_seconds": text.prefill_seconds,
+            "cached_tokens": float(held[text.key].cached_tokens),
+            "one_row_ms": statistics.median(text.times[1]),
+            "block_ms": statistics.median(text.times[BLOCK]),
+            "kv_mib": len(held[text.key].pages) * _page_bytes(built) / (1 << 20),
+        }
+        built.engine.apply(Close(Address(text.key, 1, text.number)))
+    return results
 
 
 def _page_bytes(built: BuiltTarget) -> int:
@@ -78,27 +103,18 @@ def _page_bytes(built: BuiltTarget) -> int:
 
 
 async def measure(options: BenchOptions) -> Outcome:
-    """Grows the context step by step, twice with `--full`."""
+    """Grows the texts, then times their rounds in turn."""
     folder = resolve_model(options.target)
-    config = TargetConfig.load(None, target=str(folder), threads=THREADS, num_pages=512)
+    config = TargetConfig.load(None, target=str(folder), threads=THREADS, num_pages=1024)
     built = await asyncio.to_thread(build, config)
-    shape = (len(built.description.tapped_layers), built.description.hidden_size)
+    results = await asyncio.to_thread(round_times, built, 40 if options.full else 16)
+    num_features = len(built.description.tapped_layers) * built.description.hidden_size
     runs: list[dict[str, Any]] = []
-    for _ in range(2 if options.full else 1):
-        for context in CONTEXTS:
-            times = await asyncio.to_thread(round_times, built, context, 16 if options.full else 8)
-            options.say(f"context {context}: {', '.join(f'{k} {v:.1f}' for k, v in times.items())}")
-            runs.append(
-                {
-                    "arm": f"context {context}, block of {BLOCK}",
-                    "value": times["block_ms"],
-                    "context": context,
-                    "draft_kv_mib": 0.0,
-                    "feature_bytes_f32": shape[0] * shape[1] * 4,
-                    "threads": THREADS,
-                    **times,
-                }
-            )
+    for context, times in results.items():
+        options.say(f"context {context}: {', '.join(f'{k} {v:.1f}' for k, v in times.items())}")
+        record = {"arm": f"context {context}, block of {BLOCK}", "value": times["block_ms"], **times}
+        sent = {"draft_kv_mib": 0.0, "feature_bytes_f32": num_features * 4}
+        runs.append({**record, **sent, "context": context, "threads": THREADS})
     first, last = _median(runs, CONTEXTS[0]), _median(runs, CONTEXTS[-1])
     return Outcome(last / first, "x round time at 6k over 0.5k (8 rows)", BAR, last / first <= BAR, runs)
 
