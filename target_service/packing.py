@@ -30,13 +30,18 @@ class Extension:
     num_decisions: int
 
 
+# Runs of pages that are copied one by one; beyond, rows are gathered by index.
+MAX_RUNS = 16
+Context = tuple[slice, ...] | torch.Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Span:
     """Rows [first_row, first_row + num_rows) attend to `context` (T slots, in position order)."""
 
     first_row: int
     num_rows: int
-    context: torch.Tensor | slice  # [T]
+    context: Context  # [T]
     mask: torch.Tensor | None  # [num_rows, T] bool, True = visible; None = everything visible
     is_causal: bool  # the plain triangle, when the context is just these rows
     pages: tuple[int, ...]  # those the context lies in
@@ -52,11 +57,22 @@ class PackedStep:
     decision_rows: torch.Tensor  # [R] int64
 
 
-def context_slots(pages: Sequence[int], length: int, page_size: int) -> torch.Tensor | slice:
-    """Slots of positions 0..length-1; a slice when the pages follow one another."""
+def context_slots(pages: Sequence[int], length: int, page_size: int) -> Context:
+    """Slots of positions 0..length-1.
+
+    Returns:
+        Slices where the pages follow one another: one (read without a copy), or a few, as a found
+        prefix and its continuation are; a tensor of slots when they are many.
+    """
     used = pages[: -(-length // page_size)]
-    if all(after == before + 1 for before, after in itertools.pairwise(used)):
-        return slice(used[0] * page_size, used[0] * page_size + length)
+    breaks = [i for i, (before, after) in enumerate(itertools.pairwise(used), 1) if after != before + 1]
+    if len(breaks) < MAX_RUNS:
+        edges = [0, *breaks, len(used)]
+        runs = [(used[first], last - first) for first, last in itertools.pairwise(edges)]
+        slices = [slice(page * page_size, (page + count) * page_size) for page, count in runs]
+        unused = len(used) * page_size - length
+        slices[-1] = slice(slices[-1].start, slices[-1].stop - unused)
+        return tuple(slices)
     firsts = torch.tensor(used, dtype=torch.int64)[:, None] * page_size
     return (firsts + torch.arange(page_size)[None, :]).reshape(-1)[:length]
 

@@ -54,11 +54,17 @@ class PagedKV:
         self.keys[layer].index_copy_(1, slots, keys)
         self.values[layer].index_copy_(1, slots, values)
 
-    def read(self, layer: int, slots: torch.Tensor | slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [H, T, C] of a context; a slice (contiguous pages) copies nothing."""
-        if isinstance(slots, slice):
-            return self.keys[layer][:, slots], self.values[layer][:, slots]
-        return self.keys[layer].index_select(1, slots), self.values[layer].index_select(1, slots)
+    def read(
+        self, layer: int, context: tuple[slice, ...] | torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [H, T, C] of a context; one run of pages copies nothing."""
+        keys, values = self.keys[layer], self.values[layer]
+        if isinstance(context, torch.Tensor):
+            return keys.index_select(1, context), values.index_select(1, context)
+        if len(context) == 1:
+            return keys[:, context[0]], values[:, context[0]]
+        runs = [(keys[:, run], values[:, run]) for run in context]
+        return torch.cat([k for k, _ in runs], dim=1), torch.cat([v for _, v in runs], dim=1)
 
     def copy_page(self, source: int, destination: int) -> None:
         """Copies one page's keys and values, all layers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from target_service.packing import Extension, context_slots, pack
+from target_service.packing import MAX_RUNS, Extension, context_slots, pack
 
 PAGE = 4
 CPU = torch.device("cpu")
@@ -32,10 +32,16 @@ def test_each_row_sees_its_own_past_only() -> None:
 
 
 def test_contiguous_pages_are_a_slice() -> None:
-    assert context_slots((3, 4, 5), 9, PAGE) == slice(12, 21)
-    scattered = context_slots((3, 5), 6, PAGE)
+    assert context_slots((3, 4, 5), 9, PAGE) == (slice(12, 21),)
+    assert context_slots((3, 5), 6, PAGE) == (slice(12, 16), slice(20, 22))
+    assert context_slots((7, 8, 1, 2, 3), 20, PAGE) == (slice(28, 36), slice(4, 16))
+
+
+def test_many_runs_are_gathered() -> None:
+    pages = tuple(range(0, 4 * MAX_RUNS, 2))
+    scattered = context_slots(pages, 4 * len(pages) - 3, PAGE)
     assert isinstance(scattered, torch.Tensor)
-    assert scattered.tolist() == [12, 13, 14, 15, 20, 21]
+    assert scattered.tolist() == [page * PAGE + i for page in pages for i in range(PAGE)][:-3]
 
 
 def test_a_chunk_that_does_not_decide_has_no_logits() -> None:
