@@ -1,4 +1,4 @@
-"""Ranges of request fields, and the fields that are in the schema but not supported yet."""
+"""Ranges of request fields."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
-from protos import common_pb2, coordinator_pb2
+from protos import common_pb2
 from protos.errors import InvalidRequest
 
 KEY_BYTES = 16
@@ -18,10 +17,6 @@ MAX_CHOICES = 64
 # Used when a target states no limit of its own.
 _DEFAULT_MAX_ROWS = 256
 
-# Fields that change nothing at these values, which clients send by habit.
-_NEUTRAL: dict[str, Any] = {
-    "tools_json": "",
-}
 # Smallest and largest value; below the smallest temperature logits / T would overflow.
 _FLOAT_RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
@@ -67,19 +62,6 @@ def limits_of(describe: common_pb2.Describe) -> ModelLimits:
         top_p=given.top_p if given.HasField("top_p") else 1.0,
         top_k=given.top_k if given.HasField("top_k") else 0,
     )
-
-
-def refuse_unsupported(message: coordinator_pb2.GenerateRequest) -> None:
-    """Raises InvalidRequest for the first field that would otherwise be ignored."""
-    for name, neutral in _NEUTRAL.items():
-        has_presence = message.DESCRIPTOR.fields_by_name[name].has_presence
-        given = message.HasField(name) if has_presence else True
-        if given and getattr(message, name) != neutral:
-            raise InvalidRequest(f"{getattr(message, name)!r} is not supported yet", field=name)
-    if message.tool_choice not in ("", "none"):
-        raise InvalidRequest(f"{message.tool_choice!r} is not supported yet", field="tool_choice")
-    if any(len(item.tool_calls) for item in message.messages):
-        raise InvalidRequest("is not supported yet", field="messages.tool_calls")
 
 
 def require_float(name: str, value: float) -> float:

@@ -17,12 +17,15 @@ from coordinator.rounds import Rounds
 from coordinator.services import Setting
 from coordinator.session import Session
 from coordinator.textstream import TextStream
+from coordinator.tokenizer import Tokenizer
+from coordinator.toolstream import ToolStream
 from coordinator.tuning import Plan
 from protos import coordinator_pb2
 from protos.common_pb2 import (
     FINISH_REASON_ABORT,
     FINISH_REASON_ERROR,
     FINISH_REASON_STOP,
+    FINISH_REASON_TOOL_CALLS,
     FinishReason,
 )
 from protos.errors import DliteError
@@ -57,7 +60,8 @@ class Choice:
         resumed = request.token_ids[request.num_prompt_tokens :]
         self.session = Session(list(request.token_ids), request.num_prompt_tokens, request.params.max_tokens)
         text = TextStream(setting.tokenizer.decode, request.stop, resumed, request.params.min_tokens)
-        self._delivery = Delivery(self.session, text, broadcast, lookup, index)
+        tools = _tool_stream(request, setting.tokenizer, resumed)
+        self._delivery = Delivery(self.session, text, broadcast, lookup, index, tools)
         if request.ended is not None:
             self._delivery.stop_string = request.ended.stop_string
             self.session.finish(request.ended.finish_reason, len(self.session.tokens))
@@ -118,8 +122,22 @@ class Choice:
             finished.usage.prompt_tokens = finished.usage.cached_tokens = 0
         if finish_reason == FINISH_REASON_STOP and not self._delivery.stop_string:
             finished.stop_token_id = session.tokens[-1]
+        if finish_reason == FINISH_REASON_STOP and self._delivery.num_tool_calls:
+            finished.finish_reason = FINISH_REASON_TOOL_CALLS
         self.finished = finished
         self._broadcast.put(coordinator_pb2.GenerateResponse(finished=finished))
+
+
+def _tool_stream(request: Request, tokenizer: Tokenizer, resumed: tuple[int, ...]) -> ToolStream | None:
+    """Finds the tool calls of a text; of one that is resumed the client has what came before."""
+    if request.tools is None:
+        return None
+    stream = ToolStream(
+        tokenizer.response_template, tokenizer.answer_start, request.tools, request.sampling_key
+    )
+    known = TextStream(tokenizer.decode, request.stop, (), request.params.min_tokens)
+    stream.feed(known.push(resumed).piece.text)
+    return stream
 
 
 def _internal(error: BaseException) -> DliteError:

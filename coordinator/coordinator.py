@@ -18,6 +18,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.metrics import Metrics
+from coordinator.offload import beside_the_loop
 from coordinator.pairing import pairing_warnings
 from coordinator.planning import PlanDefaults, PlanWishes, plan_defaults, read_plan, require_mode
 from coordinator.ports import DraftPort, TargetPort
@@ -28,13 +29,12 @@ from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
 from coordinator.slots import Slots
 from coordinator.tokenizer import Tokenizer
+from coordinator.tools import read_tools
 from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
 from protos.errors import DliteError, Unavailable
 
-# Longer prompts (characters, or tokens) are tokenised and indexed off the event loop.
-_OFFLOAD_CHARS = 8 * 1024
 _RETRY_SECONDS = 1.0
 
 
@@ -159,12 +159,12 @@ class Coordinator:
 
     async def tokenize(self, message: coordinator_pb2.TokenizeRequest) -> tuple[int, ...]:
         refuse_oversized(message)
-        chars = num_prompt_chars(message.messages, message.prompt)
-        if chars <= _OFFLOAD_CHARS:
-            return read_prompt(message, self._backends.tokenizer).token_ids
-        loop = asyncio.get_running_loop()
-        prompt = await loop.run_in_executor(None, read_prompt, message, self._backends.tokenizer)
-        return prompt.token_ids
+
+        def work() -> tuple[int, ...]:
+            tools = read_tools(message.tools_json, "")
+            return read_prompt(message, self._backends.tokenizer, (), tools).token_ids
+
+        return await beside_the_loop(num_prompt_chars(message), work)
 
     def models(self) -> coordinator_pb2.ListModelsResponse:
         describe, limits = self._backends.target.describe, limits_of(self._backends.target.describe)
@@ -235,10 +235,7 @@ class Coordinator:
         def work() -> Prepared:
             return prepare(parse_request(message, request_id, context), arrived)
 
-        size = num_prompt_chars(message.messages, message.prompt) + len(message.token_ids)
-        if size <= _OFFLOAD_CHARS:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(None, work)
+        return await beside_the_loop(num_prompt_chars(message) + len(message.token_ids), work)
 
     def _plan_defaults(self) -> PlanDefaults:
         config, drafter = self._config, self._backends.drafter

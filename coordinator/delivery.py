@@ -8,6 +8,7 @@ from coordinator.broadcast import Broadcast
 from coordinator.lookup import LookupIndex
 from coordinator.session import Session
 from coordinator.textstream import TextStream
+from coordinator.toolstream import ToolStream, ToolUpdate
 from protos import common_pb2, coordinator_pb2
 from protos.common_pb2 import FINISH_REASON_STOP
 
@@ -16,6 +17,7 @@ class Delivery:
     """Gives the client what the session committed, up to a stop string.
 
     Args:
+        tools: takes tool calls out of the text; None without tools.
         lookup: kept equal to the committed tokens; None when the request does not use it.
         index: of the choice.
     """
@@ -27,6 +29,7 @@ class Delivery:
         outlet: Broadcast,
         lookup: LookupIndex | None,
         index: int = 0,
+        tools: ToolStream | None = None,
     ) -> None:
         self.stop_string = ""
         self.outlet = outlet
@@ -34,10 +37,15 @@ class Delivery:
         self._text = text
         self._lookup = lookup
         self._index = index
+        self._tools = tools
         self._num_sent = session.num_generated
         # Of the tokens that were taken and are not sent yet.
         self._logprobs: list[common_pb2.PositionLogprobs] = []
         self._started: coordinator_pb2.GenerateResponse | None = None
+
+    @property
+    def num_tool_calls(self) -> int:
+        return self._tools.num_calls if self._tools is not None else 0
 
     @property
     def awaits_prompt_logprobs(self) -> bool:
@@ -81,11 +89,12 @@ class Delivery:
     def flush(self) -> None:
         """Gives the client what was held back; for the end of the text, and harmless after it."""
         self.tell_prompt(())
-        if self.stop_string:
-            return
-        update = self._text.flush()
-        self.stop_string = update.stop
-        self._send(update.piece.token_ids, update.piece.text)
+        if not self.stop_string:
+            update = self._text.flush()
+            self.stop_string = update.stop
+            self._send(update.piece.token_ids, update.piece.text)
+        if self._tools is not None and self._session.is_finished:
+            self._say((), self._tools.finish())
 
     def index_text(self) -> None:
         """Begins to find lookup proposals, if that is not done yet."""
@@ -97,13 +106,17 @@ class Delivery:
         return self._lookup.propose(k) if self._lookup is not None else ()
 
     def _send(self, token_ids: tuple[int, ...], text: str) -> None:
-        if not token_ids and not text:
+        self._say(token_ids, self._tools.feed(text) if self._tools is not None else ToolUpdate(text))
+
+    def _say(self, token_ids: tuple[int, ...], update: ToolUpdate) -> None:
+        if not token_ids and not update.text and not update.calls:
             return
         delta = coordinator_pb2.Delta(
             index=self._index,
             first_token_index=self._num_sent,
             token_ids=token_ids,
-            text=text,
+            text=update.text,
+            tool_calls=update.calls,
             logprobs=self._logprobs[: len(token_ids)],
         )
         del self._logprobs[: len(token_ids)]

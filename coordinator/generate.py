@@ -11,7 +11,12 @@ from typing import Any
 from coordinator.client import Answer, AsyncClient
 from coordinator.coordinator import SOURCES
 from protos import coordinator_pb2
-from protos.common_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, FinishReason
+from protos.common_pb2 import (
+    FINISH_REASON_LENGTH,
+    FINISH_REASON_STOP,
+    FINISH_REASON_TOOL_CALLS,
+    FinishReason,
+)
 from protos.errors import DliteError, InvalidRequest
 
 OFF = "off"
@@ -96,7 +101,8 @@ async def run_generate(address: str, options: GenerateOptions, as_json: bool) ->
     else:
         print()
         print(_summary(report), file=sys.stderr)
-    return 0 if answer.finish_reason in (FINISH_REASON_STOP, FINISH_REASON_LENGTH) else 1
+    good = (FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_TOOL_CALLS)
+    return 0 if answer.finish_reason in good else 1
 
 
 def _report(answer: Answer, seconds: float) -> dict[str, Any]:

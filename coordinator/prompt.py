@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from coordinator.conversation import render
 from coordinator.tokenizer import Tokenizer
+from coordinator.tools import Tools
 from coordinator.turns import Turn, continue_turns
 from protos import coordinator_pb2
 from protos.errors import InvalidRequest
@@ -30,11 +31,13 @@ def read_prompt(
     message: coordinator_pb2.GenerateRequest | coordinator_pb2.TokenizeRequest,
     tokenizer: Tokenizer,
     turns: Sequence[Turn] = (),
+    tools: Tools | None = None,
 ) -> Prompt:
     """The ids of the one prompt form that is given.
 
     Args:
         turns: of the request's session; a conversation that repeats one keeps its ids.
+        tools: offered in a conversation; a prompt of another form is the caller's own.
 
     Raises:
         InvalidRequest: none or several are given, or the prompt is empty.
@@ -46,7 +49,7 @@ def read_prompt(
     if given == "prompt":
         prompt = Prompt(tuple(tokenizer.encode(message.prompt)))
     else:
-        text = tokenizer.render_chat([_as_mapping(item) for item in message.messages])
+        text = render(message.messages, tools, tokenizer)
         continued = continue_turns(turns, text, tokenizer)
         ids = continued if continued is not None else tokenizer.encode_rendered(text)
         prompt = Prompt(tuple(ids), text, continued is not None)
@@ -66,15 +69,7 @@ def _given_form(message: coordinator_pb2.GenerateRequest | coordinator_pb2.Token
     return given[0]
 
 
-def _as_mapping(message: coordinator_pb2.ChatMessage) -> dict[str, Any]:
-    if not message.role:
-        raise InvalidRequest("every message needs a role", field="messages.role")
-    mapping = {"role": message.role, "content": message.content}
-    if message.tool_call_id:
-        mapping["tool_call_id"] = message.tool_call_id
-    return mapping
-
-
-def num_prompt_chars(messages: Sequence[coordinator_pb2.ChatMessage], prompt: str) -> int:
+def num_prompt_chars(message: coordinator_pb2.GenerateRequest | coordinator_pb2.TokenizeRequest) -> int:
     """Size of a prompt, to decide whether tokenising it may stay on the event loop."""
-    return len(prompt) + sum(len(item.content) for item in messages)
+    texts = (message.prompt, message.tools_json, *(item.content for item in message.messages))
+    return sum(map(len, texts))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from coordinator.bounds import (
     MAX_CHOICES,
     ModelLimits,
-    refuse_unsupported,
     require_stops,
     require_token_ids,
     require_whole,
@@ -20,6 +19,7 @@ from coordinator.planning import PlanDefaults, read_plan
 from coordinator.prompt import Prompt, read_prompt
 from coordinator.resumed import Ended, find_end
 from coordinator.tokenizer import Tokenizer
+from coordinator.tools import Tools, read_tools, tool_grammar
 from coordinator.tuning import Plan
 from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2
@@ -56,6 +56,7 @@ class Request:
         plan: how to speculate.
         other_keys: sampling keys of choices 1, 2, ..
         response_format: the grammar of the text, or None.
+        tools: whose calls are looked for in the text, or None.
         fork_of: the request whose pages at the target hold this one's prompt, or empty.
         session: what a later turn may continue.
         ended: set when the resumed tokens are the whole text.
@@ -71,6 +72,7 @@ class Request:
     other_keys: tuple[bytes, ...] = ()
     fork_of: str = ""
     response_format: common_pb2.ResponseFormat | None = None
+    tools: Tools | None = None
     session: SessionPrompt = SessionPrompt()
     ended: Ended | None = None
 
@@ -126,12 +128,12 @@ def parse_request(
             f"no model {message.model!r} here, only {limits.model_names[0]!r}", field="model"
         )
     _check_request_id(request_id)
-    refuse_unsupported(message)
     keys = choice_keys(message, _num_choices(message), context.random_bytes)
     stop = require_stops(message.stop, context.tokenizer.has_text)
     params = read_params(message, limits, context.tokenizer)
     plan = read_plan(message.speculation, params.mode, context.defaults, limits.max_verify_block_size)
-    prompt = _prompt(message, context)
+    tools = read_tools(message.tools_json, message.tool_choice)
+    prompt = _prompt(message, context, tools)
     params.max_tokens = _max_tokens(message, len(prompt.token_ids), limits)
     require_whole("min_tokens", params.min_tokens, 0, params.max_tokens)
     resumed = tuple(message.resume.token_ids)
@@ -149,14 +151,30 @@ def parse_request(
         stop=stop,
         plan=plan,
         other_keys=keys[1:],
-        response_format=read_format(message.response_format, context.tokenizer),
+        response_format=_format(message, tools, context.tokenizer),
+        tools=tools,
         session=SessionPrompt(message.session_id, prompt.chat_text, prompt.is_continued),
         ended=find_end(resumed, params, stop, limits.eos_token_ids, context.tokenizer.decode),
     )
 
 
-def _prompt(message: coordinator_pb2.GenerateRequest, context: RequestContext) -> Prompt:
-    prompt = read_prompt(message, context.tokenizer, context.turns)
+def _format(
+    message: coordinator_pb2.GenerateRequest, tools: Tools | None, tokenizer: Tokenizer
+) -> common_pb2.ResponseFormat | None:
+    """The grammar that the request gives, or that of a tool call which must be made."""
+    given = read_format(message.response_format, tokenizer)
+    forced = tool_grammar(tools) if tools is not None else None
+    if given is not None and forced is not None:
+        raise InvalidRequest(
+            "an answer that must be a tool call has no other format", field="response_format"
+        )
+    if forced is not None and not tokenizer.has_text:
+        raise InvalidRequest("the target has no tokenizer: tools need one", field="tool_choice")
+    return given or forced
+
+
+def _prompt(message: coordinator_pb2.GenerateRequest, context: RequestContext, tools: Tools | None) -> Prompt:
+    prompt = read_prompt(message, context.tokenizer, context.turns, tools)
     if message.resume.prompt_token_ids:
         prompt = replace(prompt, token_ids=tuple(message.resume.prompt_token_ids), is_continued=True)
         require_token_ids(prompt.token_ids, context.limits.vocab_size, "resume.prompt_token_ids")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,24 @@ class Tokenizer(Protocol):
         """Ids of a plain prompt, with the special tokens the tokenizer adds by itself."""
         ...
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def template_knows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        ...
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """How answers are written, in the form of `transformers`' response parser, if that is known."""
+        ...
+
+    @property
+    def answer_start(self) -> str:
+        """What the chat template writes of the answer itself."""
+        ...
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """Text of a conversation up to the point where the assistant answers, special tokens written out.
 
         Raises:
@@ -49,11 +67,16 @@ class NoTokenizer:
     """Stands in for the tokenizer of a target that has none."""
 
     has_text = False
+    template_knows_tools = False
+    response_template = None
+    answer_start = ""
 
     def encode(self, text: str) -> list[int]:
         raise InvalidRequest("the target has no tokenizer: send token_ids", field="prompt")
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         raise InvalidRequest("the target has no tokenizer: send token_ids", field="messages")
 
     def encode_rendered(self, text: str) -> list[int]:
@@ -82,8 +105,30 @@ class FileTokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=True).ids
         return ids
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def template_knows_tools(self) -> bool:
+        return "tools" in str(self._tokenizer.chat_template)
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        template: Mapping[str, Any] | None = getattr(self._tokenizer, "response_template", None)
+        return template
+
+    @cached_property
+    def answer_start(self) -> str:
+        messages = [{"role": "user", "content": ""}]
+        before, whole = self._render(messages, (), False), self._render(messages, (), True)
+        return whole.removeprefix(before) if whole.startswith(before) else ""
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
         """See `Tokenizer`."""
+        return self._render(messages, tools, True)
+
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], answers: bool
+    ) -> str:
         from jinja2 import TemplateError
 
         if not self._tokenizer.chat_template:
@@ -92,7 +137,10 @@ class FileTokenizer:
             )
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=answers,
             )
         except TemplateError as error:
             raise InvalidRequest(f"the chat template refuses this: {error}", field="messages") from error

@@ -16,6 +16,7 @@ import torch
 
 from coordinator import drafting
 from coordinator.session import Session
+from coordinator.toolstream import ToolStream, ToolUpdate
 from coordinator.tuner import choose as tuner_choose
 from coordinator.tuner.cycle import CycleCosts
 from coordinator.tuner.survival import Verified
@@ -264,6 +265,14 @@ def _walked_and_left_there(self: Matcher, proposals: Sequence[int]) -> GrammarRo
 _grammar_rows = Matcher.rows
 
 
+def _one_call_a_piece(self: ToolStream, text: str) -> ToolUpdate:
+    update = _feed(self, text)
+    return ToolUpdate(update.text, update.calls[:1])
+
+
+_feed = ToolStream.feed
+
+
 def _no_processors(logits: torch.Tensor, _blocks: Any) -> torch.Tensor:
     return logits
 
@@ -405,6 +414,11 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
         "the automaton is not rolled back to the committed tokens",
         lambda monkeypatch: monkeypatch.setattr(Matcher, "rows", _walked_and_left_there),
         _GRAMMAR + "test_every_row_is_that_of_a_fresh_matcher",
+    ),
+    "one-tool-call-a-delta": WrongBuild(
+        "the parser steps once for each delta: of two calls in one piece the second is lost",
+        lambda monkeypatch: monkeypatch.setattr(ToolStream, "feed", _one_call_a_piece),
+        "tests/test_tools.py::test_every_chunking_gives_the_same_calls",
     ),
     "acceptance-is-a-sum": WrongBuild(
         "matches after the first miss count as accepted",
