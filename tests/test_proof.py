@@ -44,6 +44,8 @@ class Row(BaseModel):
     result: str = ""
     ci: str = ""
     wrong_builds: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -86,6 +88,27 @@ def test_rows_are_unique() -> None:
 def test_named_tests_exist(collected: frozenset[str]) -> None:
     missing = [f"{row.id}: {name}" for row in ROWS for name in row.shows if not nodes_of(name, collected)]
     assert not missing
+
+
+def test_every_cell_of_the_parameter_matrix_has_a_test(collected: frozenset[str]) -> None:
+    from tests.conformance import PARAMETERS
+
+    for row in ROWS:
+        if row.modes:
+            assert set(row.parameters) == set(PARAMETERS), row.id
+            cells = {f"{name}-{mode}" for name in row.parameters for mode in row.modes}
+            node = row.shows[0]
+            found = {one.removeprefix(node).strip("[]") for one in nodes_of(node, collected)}
+            # One node for all parameters, one for each, or one for each cell.
+            assert found in ({""}, set(row.parameters), {*row.parameters, "without"}, cells), row.id
+
+
+def test_the_readme_has_the_parameter_matrix() -> None:
+    from deploy.bench.matrix import MODES, read_rows, with_matrix
+
+    document = (ROOT / "README.md").read_text()
+    assert document == with_matrix(document, read_rows(ROOT / "tests" / "proof.toml"))
+    assert {mode for row in ROWS for mode in row.modes} == set(MODES)
 
 
 def unproved(record: RunRecord, is_proof: bool) -> list[str]:

@@ -188,3 +188,38 @@ def test_a_special_token_has_no_text_and_is_released_at_the_end() -> None:
     first, rest = text.push(ids).piece, text.flush().piece
     assert first.text + rest.text == "ab"
     assert first.token_ids + rest.token_ids == ids
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 40])
+def test_no_stop_string_ends_the_first_min_tokens(size: int) -> None:
+    """A match that ends within them is passed over for good; one that only begins there counts."""
+    text = "ab xxab ab"
+    tokens = byte_tokenizer().encode(text).ids
+    assert len(tokens) == len(text)
+    for stops, min_tokens, expected in (
+        (("ab",), 0, ("", "ab", 2)),
+        (("ab",), 2, ("ab xx", "ab", 7)),
+        (("ab",), 1, ("", "ab", 2)),
+        (("ab",), 7, ("ab xxab ", "ab", 10)),
+        (("ab", "xxab a!"), 7, ("ab xxab ", "ab", 10)),
+        (("b x",), 3, ("a", "b x", 4)),
+        (("ab",), 10, (text, "", 10)),
+    ):
+        one = TextStream(lambda ids: decode_with(byte_tokenizer(), ids), stops, (), min_tokens)
+        said, used, stop = "", 0, ""
+        for start in range(0, len(tokens), size):
+            update = one.push(tuple(tokens[start : start + size]))
+            said, used, stop = said + update.piece.text, used + update.num_used, update.stop
+            if stop:
+                break
+        else:
+            said += one.flush().piece.text
+        assert (said, stop, used) == expected, (stops, min_tokens)
+
+
+def test_min_tokens_of_a_resumed_text_counts_what_was_there() -> None:
+    tokens = byte_tokenizer().encode("abab").ids
+    one = TextStream(lambda ids: decode_with(byte_tokenizer(), ids), ("ab",), tuple(tokens[:2]), 3)
+    assert one.push(tuple(tokens[2:])).stop == "ab"
+    other = TextStream(lambda ids: decode_with(byte_tokenizer(), ids), ("ab",), tuple(tokens[:2]), 4)
+    assert other.push(tuple(tokens[2:])).stop == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from protos import coordinator_pb2
 from protos.common_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, FINISH_REASON_TOOL_CALLS
 from protos.coordinator_pb2 import SPECULATION_MODE_OFF, ChatMessage, ToolCall
 from protos.errors import InvalidRequest
+from target_service.build import BuiltTarget
 from target_service.grammar import GrammarFactory
 from target_service.grammars import Grammars
 from tests.coordinator_fakes import EOS, V, make_tokenizer, tokenizer_files
@@ -268,12 +270,18 @@ def test_bad_calls_in_a_conversation_are_refused_by_name(call: dict[str, str], f
 TABLE = torch.randn(V, V, generator=torch.Generator().manual_seed(11))
 
 
+def byte_target(table: torch.Tensor = TABLE, **limits: object) -> BuiltTarget:
+    """A target over all bytes, with a tokenizer and grammars."""
+    files = tokenizer_files()
+    grammars = Grammars(GrammarFactory(files["tokenizer.json"], V, frozenset({EOS}), False))
+    values = {"num_pages": 512, "eos_ids": frozenset({EOS}), "max_context": 2048, "prefill_rows": 512}
+    built = table_built(table, grammars, **{**values, **limits})
+    description = replace(built.description, tokenizer_hash=tokenizer_hash(files))
+    return replace(built, description=description, tokenizer_files=files)
+
+
 def system(table: torch.Tensor = TABLE) -> Any:
-    grammars = Grammars(GrammarFactory(tokenizer_files()["tokenizer.json"], V, frozenset({EOS}), False))
-    built = table_built(
-        table, grammars, num_pages=512, eos_ids=frozenset({EOS}), max_context=2048, prefill_rows=512
-    )
-    return in_process(built, TableDrafter(table, 7), shared_tokenizer())
+    return in_process(byte_target(table), TableDrafter(table, 7), shared_tokenizer())
 
 
 def ask(name: str, choice: str, **fields: Any) -> coordinator_pb2.GenerateRequest:

@@ -44,6 +44,11 @@ YARDSTICKS = {
         "round time with services that compute nothing, D 4096, m 14, one request, beside bare gRPC",
         "<= 3 ms p50",
     ),
+    "grammar": Yardstick(
+        "deploy.bench.grammar",
+        "tokens/s under a bounded JSON schema against the same prompts without it; 100 answers checked",
+        ">= 0.8; all whole answers parse, at least 95 of 100 are whole",
+    ),
     "engine-ar": Yardstick(
         "deploy.bench.engine_ar",
         "tokens/s of our plain decoding against transformers generate, batch 1, same kernel and best kernel",
@@ -119,10 +124,12 @@ def bench(
 
 
 def _write_table(document: Path) -> None:
+    from deploy.bench.matrix import read_rows, with_matrix
     from deploy.bench.results import load, with_table
 
-    results = load(document.parent / RESULTS)
-    document.write_text(with_table(document.read_text(), results))
+    text = with_table(document.read_text(), load(document.parent / RESULTS))
+    proof = document.parent / "tests" / "proof.toml"
+    document.write_text(with_matrix(text, read_rows(proof)) if proof.exists() else text)
 
 
 def _print_list(as_json: bool) -> None:
