@@ -64,6 +64,18 @@ def test_bad_words_need_a_tokenizer() -> None:
     assert caught.value.field == "bad_words"
 
 
+def test_grammars_need_a_tokenizer() -> None:
+    from coordinator.formats import read_format
+    from coordinator.tokenizer import NoTokenizer
+    from protos.common_pb2 import ResponseFormat
+    from protos.errors import InvalidRequest
+
+    assert read_format(ResponseFormat(), NoTokenizer()) is None
+    with pytest.raises(InvalidRequest) as caught:
+        read_format(ResponseFormat(regex="a"), NoTokenizer())
+    assert caught.value.field == "response_format.regex"
+
+
 def test_neutral_values_are_not_sent() -> None:
     plain = parse(ids()).params
     neutral = ids(

@@ -7,11 +7,15 @@ import itertools
 import json
 
 import pytest
+import torch
 
 from coordinator.client import AsyncClient
 from protos import coordinator_pb2
 from protos.coordinator_pb2 import SPECULATION_MODE_OFF, SPECULATION_MODE_REJECTION
 from protos.errors import DliteError
+from target_service.commands import SamplingParams
+from target_service.loader import load
+from target_service.sampling import RowParams, filtered_log_law
 from target_service.service import serve as serve_target
 from tests.conformance import (
     BLOCK,
@@ -29,12 +33,13 @@ from tests.conformance import (
     sent_params,
     target,
 )
-from tests.fakes import TableDrafter
+from tests.fakes import GOLDEN, TableDrafter
 from tests.slow_law import Text, law
-from tests.system.stack import stack
+from tests.system.stack import golden_target, stack
 from tests.test_conformance_rejection import LawTest
 
 J = 2
+GOLDEN_DRAFT = GOLDEN / "draft_trained_g1"
 
 
 async def complete(client: AsyncClient, message: coordinator_pb2.GenerateRequest) -> Outcome:
@@ -138,3 +143,30 @@ async def test_alone_and_among_sixteen_others(mode: str) -> None:
         answers = await asyncio.gather(*[complete(client, message) for message in [*others, *again]])
     for found in answers[len(others) :]:
         assert differences(found, alone) == []
+
+
+async def test_rejection_with_a_dlite_drafter_follows_the_models_law() -> None:
+    """A real model and a real drafter over the wire: every token against the law of its prefix."""
+    built = golden_target(GOLDEN_DRAFT)
+    prompt, count, num_texts = [61, 70, 22, 78, 216], 24, 48
+    fields = {"ignore_eos": True, "max_tokens": count, "token_ids": prompt, "top_k": 40}
+    async with stack(built, GOLDEN_DRAFT) as system, AsyncClient(system.coordinator.address) as client:
+        messages = [request(f"r{i}", {**fields, "seed": i}, 0.8, 6) for i in range(num_texts)]
+        for message in messages:
+            message.temperature = 0.8
+            message.speculation.mode = SPECULATION_MODE_REJECTION
+        answers = await asyncio.gather(*[client.complete(message) for message in messages])
+    ledgers = [answer.finished.ledger for answer in answers]
+    assert sum(ledger.num_undrafted_rounds for ledger in ledgers) == 0
+    assert sum(answer.usage.accepted_tokens for answer in answers) > 30
+    model = load(str(GOLDEN / "target_qwen3"), "float32", "cpu").model
+    test = LawTest(model.config.vocab_size)
+    params = [
+        RowParams(SamplingParams(temperature=0.8, top_k=40), bytes(16), place) for place in range(count)
+    ]
+    for answer in answers:
+        text = torch.tensor([[*prompt, *answer.token_ids]])
+        logits = model(text).logits[0, len(prompt) - 1 : -1]
+        for token, row in zip(answer.token_ids, filtered_log_law(logits, params).exp(), strict=True):
+            test.add(token, row.tolist())
+    test.check()
