@@ -1,10 +1,12 @@
 """The best `v` of every request and the best number of cohorts, by the cost model. Pure.
 
-A *family* fixes who speculates and how long a draft may be. Within it the time depends only on the
-number of proposals, so the best use of n proposals is the n largest S: sort all (request, j) by S
+A *family* fixes who speculates and how long the longest draft is. Within it the time depends only on
+the number of proposals, so the best use of n proposals is the n largest S: sort all (request, j) by S
 descending and evaluate the rate at every prefix. Every, because cost curves are staircases: the
-first fall is not the end. With few requests all families are looked at, and the result is exact;
-with many, the plain order of the S and ladders of the most promising requests.
+first fall is not the end. That the longest draft has its length is part of the family (one request
+takes it whole), because a longer cycle is not always worse: requests in a Run step meanwhile. With few
+requests all families are looked at, and the result is exact; with many, the plain order of the S and
+ladders of the most promising requests.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations
 from typing import NamedTuple
 
-from coordinator.tuner.cycle import CycleCosts, Shape, tokens_per_second
+from coordinator.tuner.cycle import Cycle, CycleCosts, Shape, cycle_of, tokens_per_second
 
 MAX_COHORTS = 3
 # With so many requests or fewer every family is looked at.
-EXACT_REQUESTS = 3
+EXACT_REQUESTS = 5
 # Above, sizes of a group grow by a third at most.
 _GROWTH = 3
 
@@ -70,8 +72,9 @@ def choose(survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts:
     Args:
         survivals: [N][K_r], `S_1 ..` of each request, non-increasing; empty for one that must run.
     """
+    rates = _Rates(len(survivals), costs, max_cohorts)
     return max(
-        (_best_of(family, len(survivals), costs, max_cohorts) for family in families(survivals)),
+        (_best_of(family, rates) for family in families(survivals)),
         key=lambda choice: choice.tokens_per_second,
     )
 
@@ -110,8 +113,9 @@ def families(survivals: Sequence[Sequence[float]]) -> Iterator[Family]:
     if len(drafting) <= EXACT_REQUESTS:
         for size in range(1, len(drafting) + 1):
             for chosen in combinations(drafting, size):
-                for most in range(1, longest + 1):
-                    yield _family(survivals, chosen, chosen, most)
+                for leader in chosen:
+                    for most in range(1, len(survivals[leader]) + 1):
+                        yield _led_family(survivals, chosen, leader, most)
         return
     promising = sorted(drafting, key=lambda request: -sum(survivals[request]))
     for size in _ladder(len(promising)):
@@ -141,26 +145,59 @@ def _family(
     return Family(tuple(Item(survivals[request][0], 1, request) for request in firsts), tuple(items))
 
 
-def _best_of(family: Family, num_requests: int, costs: CycleCosts, max_cohorts: int) -> Choice:
+def _led_family(
+    survivals: Sequence[Sequence[float]], chosen: Sequence[int], leader: int, most: int
+) -> Family:
+    """`leader` takes `most` proposals, the others one and up to `most`."""
+    others = [request for request in chosen if request != leader]
+    family = _family(survivals, others, others, most)
+    led = (Item(value, position, leader) for position, value in enumerate(survivals[leader][:most], 1))
+    return Family((*family.firsts, *led), family.items)
+
+
+class _Rates:
+    """Rates by the model; the times of a shape are computed once, whoever is in it."""
+
+    def __init__(self, num_requests: int, costs: CycleCosts, max_cohorts: int) -> None:
+        self.num_requests = num_requests
+        self._costs = costs
+        self._max_cohorts = max_cohorts
+        self._cycles: dict[tuple[int, int, int], list[Cycle]] = {}
+
+    def best(self, key: tuple[int, int, int], num_tokens: float) -> tuple[float, int]:
+        """(tokens per second, P) of a shape's best P.
+
+        Args:
+            key: requests that speculate, proposals, and the longest draft.
+            num_tokens: what the speculating requests commit in a cycle.
+        """
+        num_runs = self.num_requests - key[0]
+        if num_runs + key[0] == 0:
+            return 0.0, 1
+        cycles = self._cycles.get(key)
+        if cycles is None:
+            shape = Shape(num_runs, *key)
+            numbers = range(1, max(min(self._max_cohorts, key[0]), 1) + 1)
+            cycles = self._cycles[key] = [cycle_of(shape, number, self._costs) for number in numbers]
+        found = [(num_tokens + num_runs * cycle.num_run_steps) / cycle.seconds for cycle in cycles]
+        number = best_prefix(found)
+        return found[number], number + 1
+
+
+def _best_of(family: Family, rates: _Rates) -> Choice:
     """The best prefix of a family."""
     ordered = (*family.firsts, *family.items)
     num_firsts = len(family.firsts)
     seconders = list(accumulate((item.position == 1 for item in ordered), initial=0))
     longest = list(accumulate((item.position for item in ordered), max, initial=0))
     gains = list(accumulate((item.survival for item in ordered), initial=0.0))
-    cohorts, rates = [], []
-    for length in range(num_firsts, len(ordered) + 1):
-        speculating = seconders[length]
-        shape = Shape(num_requests - speculating, speculating, length, longest[length])
-        found = [
-            tokens_per_second(shape, number, costs, speculating + gains[length])
-            for number in range(1, max(min(max_cohorts, speculating), 1) + 1)
-        ]
-        number = best_prefix(found)
-        cohorts.append(number + 1)
-        rates.append(found[number])
-    best = best_prefix(rates)
-    sizes = [1] * num_requests
+    found = [
+        rates.best((seconders[length], length, longest[length]), seconders[length] + gains[length])
+        for length in range(num_firsts, len(ordered) + 1)
+    ]
+    best = best_prefix([rate for rate, _ in found])
+    sizes = [1] * rates.num_requests
     for item in ordered[: num_firsts + best]:
         sizes[item.request] += 1
-    return Choice(tuple(sizes), cohorts[best], rates[best])
+    rate, num_cohorts = found[best]
+    return Choice(tuple(sizes), num_cohorts, rate)
