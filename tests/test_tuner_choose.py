@@ -80,6 +80,17 @@ def test_a_leap_of_the_cost_within_a_block_is_seen_with_many_requests() -> None:
     assert choose(survivals, costs).tokens_per_second == pytest.approx(brute_force(survivals, costs))
 
 
+@pytest.mark.parametrize("num_requests", [2, 5, 6, 12])
+def test_a_staircase_is_looked_over_at_every_load(num_requests: int) -> None:
+    """The first proposal beyond one each makes the step dearer; the others of that step are free."""
+    survivals = [survival_of((0.9,) * 3)] * num_requests
+    step = [1.0] * (2 * num_requests) + [1.6] * (2 * num_requests)
+    costs = CycleCosts((0.0, *step), flat_draft(num_requests, 3, 0.0), 0.0, 0.0)
+    best = choose(survivals, costs, max_cohorts=1)
+    assert best.block_sizes == (4,) * num_requests
+    assert best.tokens_per_second == pytest.approx(evaluate([4] * num_requests, 1, survivals, costs))
+
+
 def test_a_longer_cycle_can_be_the_better_one() -> None:
     """Requests in a Run step while others draft: the best here drafts further than anything stands."""
     survivals: Survivals = [(0.5, 0.25), (0.0, 0.0, 0.0), (), ()]
