@@ -123,6 +123,7 @@ def _report(answer: Answer, seconds: float) -> dict[str, Any]:
         "lookup_rounds": ledger.num_lookup_rounds,
         "undrafted_rounds": ledger.num_undrafted_rounds,
         "reopens": ledger.num_reopens,
+        "near_tie_possible": ledger.near_tie_possible,
         "milliseconds": {
             "draft": ledger.draft_ms,
             "verify": ledger.verify_ms,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protos import coordinator_pb2, target_pb2
+from protos import common_pb2, coordinator_pb2, target_pb2
 from protos.coordinator_pb2 import PROPOSAL_SOURCE_LOOKUP, ProposalSource, Usage
 
 
@@ -68,9 +68,26 @@ class Spent:
         return RoundTimes(self.draft_seconds, self.verify_seconds, self.waited_seconds, now - self.started)
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """What rounds a target's logits: where it differs, near-ties may fall the other way."""
+
+    linear: str
+    attention: str
+    dtype: str
+    num_threads: int
+
+    @classmethod
+    def of(cls, target: common_pb2.Describe) -> Kernels:
+        return cls(target.linear_kernel, target.attention_kernel, target.dtype, target.num_threads)
+
+
 @dataclass(eq=False)
 class Ledger:
-    """Sums over the rounds of one request: Verify and Run (Open is the prefill, Fetch commits nothing)."""
+    """Sums over the rounds of one request: Verify and Run (Open is the prefill, Fetch commits nothing).
+
+    `kernels` are those that decided its first token; `near_tie_possible` says that others followed.
+    """
 
     num_rounds: int = 0
     num_lookup_rounds: int = 0
@@ -92,6 +109,8 @@ class Ledger:
     draft_bytes: int = 0
     target_bytes: int = 0
     feature_bytes: int = 0
+    kernels: Kernels | None = None
+    near_tie_possible: bool = False
     accept_lengths: list[int] = field(default_factory=list)
     accepted_counts: list[int] = field(default_factory=list)
     verified_per_position: list[int] = field(default_factory=list)
@@ -108,6 +127,12 @@ class Ledger:
         """Adds an Open after the target lost the request."""
         self.num_reopens += 1
         self.num_recomputed_tokens += num_recomputed_tokens
+
+    def note_target(self, target: common_pb2.Describe) -> None:
+        """Adds the target that has opened the request and decided a token."""
+        kernels = Kernels.of(target)
+        self.kernels = self.kernels or kernels
+        self.near_tie_possible |= kernels != self.kernels
 
     def note_block(self, block: Block) -> None:
         """Adds a round that had proposals."""
@@ -167,6 +192,7 @@ class Ledger:
             accept_lengths=self.accept_lengths,
             num_reopens=self.num_reopens,
             num_undrafted_rounds=self.num_undrafted_rounds,
+            near_tie_possible=self.near_tie_possible,
         )
         if num_blocks:
             message.accept_length = sum(self.accept_lengths) / num_blocks

@@ -117,6 +117,7 @@ class Rounds:
             raise Unavailable(f"no connection to the target for {patience:g} s", retry_after_seconds=1.0)
         is_first = self._session.epoch == 0
         started, num_tokens = self._now(), len(self._session.tokens)
+        describe = self._services.target.describe
         self._exchange.inbox.clear()
         self._session.reopen(self._services.epochs.next(held_epoch))
         self._expects_features = self._wants_features()
@@ -125,6 +126,7 @@ class Rounds:
             commands[-1].open.params.prompt_logprobs = False
         self._exchange.begin(commands)
         taken = await self._exchange.next_verdict()
+        self.ledger.note_target(describe)
         if is_first:
             self.ledger.note_open(taken.verdict, self._now() - started)
         else:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from coordinator.ledger import Block, Ledger, RoundTimes
+from protos import coordinator_pb2, target_pb2
 from protos.coordinator_pb2 import PROPOSAL_SOURCE_DRAFTER, PROPOSAL_SOURCE_LOOKUP
+from tests.coordinator_fakes import TableEngine
+from tests.coordinator_harness import TablePort, complete, describe_target, make_coordinator, request
 
 
 def block(drafted: int, accepted: int, kept: int | None = None, source: int = 1) -> Block:
@@ -72,3 +78,59 @@ def test_the_parts_of_a_round_add_up_to_it() -> None:
     parts = (message.draft_ms, message.verify_ms, message.network_ms, message.scheduling_ms)
     assert parts == pytest.approx((2, 10, 3, 1))
     assert sum(parts) == pytest.approx(16)
+
+
+KERNELS: dict[str, Any] = {"linear_kernel": "fp16", "dtype": "f32", "num_threads": 1}
+OTHER_KERNELS: tuple[dict[str, Any], ...] = (
+    {"linear_kernel": "stock"},
+    {"attention_kernel": "flash"},
+    {"dtype": "bf16"},
+    {"num_threads": 2},
+)
+
+
+async def ledger_after_moves(*changes: dict[str, Any], first_length: int = 6) -> coordinator_pb2.Ledger:
+    """The ledger that a caller gets whose target is replaced in mid-text, once for each change.
+
+    Args:
+        first_length: committed tokens of the verdict at which the first target goes; its prompt has 3.
+    """
+    engine, waiting = TableEngine(), list(changes)
+
+    def move() -> None:
+        port.describe = describe_target(**{**KERNELS, **waiting.pop(0)})
+        port.lose()
+
+    def fault(event: target_pb2.Event) -> list[target_pb2.Event]:
+        length = first_length + 4 * (len(changes) - len(waiting))
+        if waiting and event.HasField("verdict") and event.verdict.committed_length == length:
+            asyncio.get_running_loop().call_soon(move)
+            return []
+        return [event]
+
+    port = TablePort(engine, on_event=fault)
+    port.describe = describe_target(**KERNELS)
+    answer, _, failure = await complete(make_coordinator(port), request(max_tokens=20))
+    assert failure is None
+    assert answer.token_ids == list(range(20))
+    ledger = answer.finished.ledger
+    assert ledger.num_reopens == len(changes)
+    return ledger
+
+
+@pytest.mark.parametrize("change", OTHER_KERNELS, ids=lambda change: next(iter(change)))
+async def test_a_text_that_moves_to_other_kernels_says_so(change: dict[str, Any]) -> None:
+    assert (await ledger_after_moves(change)).near_tie_possible
+
+
+async def test_a_text_that_came_back_has_been_away() -> None:
+    assert (await ledger_after_moves({"num_threads": 2}, {})).near_tie_possible
+
+
+@pytest.mark.parametrize("change", [{}, {"num_pages": 7}, {"max_context": 256}], ids=str)
+async def test_a_text_that_moves_between_equal_kernels_has_no_near_ties(change: dict[str, Any]) -> None:
+    assert not (await ledger_after_moves(change)).near_tie_possible
+
+
+async def test_a_target_that_decided_nothing_leaves_no_near_ties() -> None:
+    assert not (await ledger_after_moves({"num_threads": 2}, first_length=4)).near_tie_possible

@@ -10,7 +10,7 @@ import pytest
 from coordinator import admission, keys, turns
 from coordinator.broadcast import Broadcast
 from coordinator.generation import Generation
-from coordinator.ledger import Block
+from coordinator.ledger import Block, Ledger
 from coordinator.metrics import Metrics
 from coordinator.resuming import Part, Progress
 from coordinator.session_memory import SessionMemory
@@ -102,6 +102,10 @@ def _a_series_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Metrics, "observe", wrong)
 
 
+def _kernels_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "note_target", lambda _self, _target: None)
+
+
 API_BUILDS: dict[str, WrongBuild] = {
     "one-seed-for-all-choices": WrongBuild(
         "every choice has the request's own seed",
@@ -157,5 +161,11 @@ API_BUILDS: dict[str, WrongBuild] = {
         "a label has a value of its own for each request",
         _a_series_for_each_request,
         "tests/test_metrics.py::test_texts_add_no_series",
+    ),
+    "kernels-are-not-compared": WrongBuild(
+        "a text that is opened again at a target with other kernels says nothing of it",
+        _kernels_are_not_compared,
+        "tests/test_ledger.py::test_a_text_that_moves_to_other_kernels_says_so",
+        {"change": {"linear_kernel": "stock"}},
     ),
 }
