@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from draft_service.checkpoint import DraftCheckpointConfig
 from draft_service.model import DraftModel
+from draft_service.row_scales import SCALE_KEYS, compacted, load_table, refuse_lonely_scales
 from draft_service.tensor_folder import SINGLE, TensorFolder
 from protos.errors import ContractMismatch
 
@@ -21,7 +22,7 @@ MAP_KEY = "d2t"
 
 
 def load_model(path: Path, config: DraftCheckpointConfig) -> DraftModel:
-    """The drafter in float32.
+    """The drafter in float32; tables that are stored as int8 are expanded (row_scales.py).
 
     Raises:
         ContractMismatch: a tensor is missing, unknown, of another shape, not finite, or the output
@@ -31,13 +32,15 @@ def load_model(path: Path, config: DraftCheckpointConfig) -> DraftModel:
     model = DraftModel(config)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     missing = sorted(set(wanted) - folder.keys)
-    unknown = sorted(folder.keys - set(wanted) - {MAP_KEY})
+    unknown = sorted(folder.keys - set(wanted) - SCALE_KEYS - {MAP_KEY})
     if missing:
         hint = f"; it has the unknown tensor {unknown[0]}" if unknown else ""
         raise ContractMismatch(f"{path} has no tensor {missing[0]}{hint}", field=missing[0])
     if unknown:
         raise ContractMismatch(f"{path} has a tensor that no dlite_v1 drafter has", field=unknown[0])
-    model.load_state_dict({name: _load(folder, name, shape) for name, shape in wanted.items()})
+    stored = {name: _stored(folder, name, shape) for name, shape in wanted.items()}
+    refuse_lonely_scales(folder, [name for name, tensor in stored.items() if tensor.dtype == torch.int8])
+    model.load_state_dict({name: _as_float(folder, name, tensor) for name, tensor in stored.items()})
     if not bool(model.sequential_head.output_proj.weight.any()):
         raise ContractMismatch(
             f"{path}: the output projection is all zero: nothing to draft with", field=OUTPUT_KEY
@@ -45,10 +48,16 @@ def load_model(path: Path, config: DraftCheckpointConfig) -> DraftModel:
     return model.eval().requires_grad_(False)
 
 
-def _load(folder: TensorFolder, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _stored(folder: TensorFolder, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     stored = folder.load(name)
     if tuple(stored.shape) != shape:
         raise ContractMismatch(f"shape {list(stored.shape)}, the config asks for {list(shape)}", field=name)
+    return stored
+
+
+def _as_float(folder: TensorFolder, name: str, stored: torch.Tensor) -> torch.Tensor:
+    if stored.dtype == torch.int8:
+        return load_table(folder, name, stored)
     if not stored.is_floating_point() or not bool(torch.isfinite(stored).all()):
         raise ContractMismatch(f"{stored.dtype} values that are not all finite floats", field=name)
     return stored.to(torch.float32)
@@ -110,6 +119,17 @@ def save_checkpoint(
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
     if token_ids is not None:
         tensors[MAP_KEY] = token_ids.to(torch.int64)
+    save_file(tensors, path / SINGLE, metadata={"format": "pt"})
+
+
+def save_compact(
+    path: Path, config: DraftCheckpointConfig, model: DraftModel, token_ids: torch.Tensor | None = None
+) -> None:
+    """As `save_checkpoint`, in the fewest bytes: int8 tables, float16 for the rest."""
+    save_checkpoint(path, config, model, token_ids)
+    tensors = compacted(model.state_dict())
+    if token_ids is not None:
+        tensors[MAP_KEY] = token_ids.to(torch.int32)
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
 
 
