@@ -372,3 +372,133 @@ class TokenizeResponse(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetStatsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatsResponse(_message.Message):
+    __slots__ = ("model", "seconds", "num_running", "num_waiting", "num_texts", "num_failed", "prompt_tokens", "cached_tokens", "rounds", "links", "kv")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NUM_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    KV_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    seconds: float
+    num_running: int
+    num_waiting: int
+    num_texts: int
+    num_failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundSums]
+    links: _containers.RepeatedCompositeFieldContainer[LinkStats]
+    kv: KvStats
+    def __init__(self, model: _Optional[str] = ..., seconds: _Optional[float] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_texts: _Optional[int] = ..., num_failed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundSums, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStats, _Mapping]]] = ..., kv: _Optional[_Union[KvStats, _Mapping]] = ...) -> None: ...
+
+class RoundSums(_message.Message):
+    __slots__ = ("source", "num_rounds", "num_tokens", "num_drafted", "num_verified", "num_accepted", "draft_seconds", "verify_seconds", "target_network_seconds", "draft_network_seconds", "queue_seconds", "scheduling_seconds", "num_rounds_by_cohorts")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_NETWORK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NETWORK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUNDS_BY_COHORTS_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    num_rounds: int
+    num_tokens: int
+    num_drafted: int
+    num_verified: int
+    num_accepted: int
+    draft_seconds: float
+    verify_seconds: float
+    target_network_seconds: float
+    draft_network_seconds: float
+    queue_seconds: float
+    scheduling_seconds: float
+    num_rounds_by_cohorts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., target_network_seconds: _Optional[float] = ..., draft_network_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., scheduling_seconds: _Optional[float] = ..., num_rounds_by_cohorts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LinkStats(_message.Message):
+    __slots__ = ("name", "is_connected", "rtt_seconds", "num_lost", "num_stale")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    RTT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOST_FIELD_NUMBER: _ClassVar[int]
+    NUM_STALE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    is_connected: bool
+    rtt_seconds: float
+    num_lost: int
+    num_stale: int
+    def __init__(self, name: _Optional[str] = ..., is_connected: _Optional[bool] = ..., rtt_seconds: _Optional[float] = ..., num_lost: _Optional[int] = ..., num_stale: _Optional[int] = ...) -> None: ...
+
+class KvStats(_message.Message):
+    __slots__ = ("pages_held", "pages_cached", "num_pages")
+    PAGES_HELD_FIELD_NUMBER: _ClassVar[int]
+    PAGES_CACHED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PAGES_FIELD_NUMBER: _ClassVar[int]
+    pages_held: int
+    pages_cached: int
+    num_pages: int
+    def __init__(self, pages_held: _Optional[int] = ..., pages_cached: _Optional[int] = ..., num_pages: _Optional[int] = ...) -> None: ...
+
+class WatchRoundsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchRoundsResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class ExplainTunerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExplainTunerResponse(_message.Message):
+    __slots__ = ("has_plan", "num_requests", "acceptance", "sizes", "chosen_sizes", "num_cohorts", "tokens_per_second", "is_kept")
+    HAS_PLAN_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_SIZES_FIELD_NUMBER: _ClassVar[int]
+    NUM_COHORTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    IS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    has_plan: bool
+    num_requests: int
+    acceptance: _containers.RepeatedScalarFieldContainer[float]
+    sizes: _containers.RepeatedCompositeFieldContainer[TunedSize]
+    chosen_sizes: _containers.RepeatedScalarFieldContainer[int]
+    num_cohorts: int
+    tokens_per_second: float
+    is_kept: bool
+    def __init__(self, has_plan: _Optional[bool] = ..., num_requests: _Optional[int] = ..., acceptance: _Optional[_Iterable[float]] = ..., sizes: _Optional[_Iterable[_Union[TunedSize, _Mapping]]] = ..., chosen_sizes: _Optional[_Iterable[int]] = ..., num_cohorts: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., is_kept: _Optional[bool] = ...) -> None: ...
+
+class TunedSize(_message.Message):
+    __slots__ = ("block_size", "num_cohorts", "predicted", "measured")
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_COHORTS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    block_size: int
+    num_cohorts: int
+    predicted: float
+    measured: float
+    def __init__(self, block_size: _Optional[int] = ..., num_cohorts: _Optional[int] = ..., predicted: _Optional[float] = ..., measured: _Optional[float] = ...) -> None: ...

@@ -64,6 +64,21 @@ class CoordinatorStub:
                 request_serializer=protos_dot_coordinator__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=protos_dot_coordinator__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.GetStats = channel.unary_unary(
+                '/dlite.v1.Coordinator/GetStats',
+                request_serializer=protos_dot_coordinator__pb2.GetStatsRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.GetStatsResponse.FromString,
+                _registered_method=True)
+        self.WatchRounds = channel.unary_stream(
+                '/dlite.v1.Coordinator/WatchRounds',
+                request_serializer=protos_dot_coordinator__pb2.WatchRoundsRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.WatchRoundsResponse.FromString,
+                _registered_method=True)
+        self.ExplainTuner = channel.unary_unary(
+                '/dlite.v1.Coordinator/ExplainTuner',
+                request_serializer=protos_dot_coordinator__pb2.ExplainTunerRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.ExplainTunerResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -106,6 +121,28 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStats(self, request, context):
+        """What was done since the start, and what is true now: `dlite top` shows the differences.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchRounds(self, request, context):
+        """A trace of rounds from now on, in pieces. A watcher that is too slow loses records, which the
+        trace then says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainTuner(self, request, context):
+        """What the tuner believes, chose and measured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -138,6 +175,21 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=protos_dot_coordinator__pb2.TokenizeRequest.FromString,
                     response_serializer=protos_dot_coordinator__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'GetStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStats,
+                    request_deserializer=protos_dot_coordinator__pb2.GetStatsRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.GetStatsResponse.SerializeToString,
+            ),
+            'WatchRounds': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchRounds,
+                    request_deserializer=protos_dot_coordinator__pb2.WatchRoundsRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.WatchRoundsResponse.SerializeToString,
+            ),
+            'ExplainTuner': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTuner,
+                    request_deserializer=protos_dot_coordinator__pb2.ExplainTunerRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.ExplainTunerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -302,6 +354,87 @@ class Coordinator:
             '/dlite.v1.Coordinator/Tokenize',
             protos_dot_coordinator__pb2.TokenizeRequest.SerializeToString,
             protos_dot_coordinator__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dlite.v1.Coordinator/GetStats',
+            protos_dot_coordinator__pb2.GetStatsRequest.SerializeToString,
+            protos_dot_coordinator__pb2.GetStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dlite.v1.Coordinator/WatchRounds',
+            protos_dot_coordinator__pb2.WatchRoundsRequest.SerializeToString,
+            protos_dot_coordinator__pb2.WatchRoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTuner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dlite.v1.Coordinator/ExplainTuner',
+            protos_dot_coordinator__pb2.ExplainTunerRequest.SerializeToString,
+            protos_dot_coordinator__pb2.ExplainTunerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -224,12 +224,16 @@ class Features(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., tensor: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "queued_rows")
+    __slots__ = ("step", "queued_rows", "pages_held", "pages_cached")
     STEP_FIELD_NUMBER: _ClassVar[int]
     QUEUED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_HELD_FIELD_NUMBER: _ClassVar[int]
+    PAGES_CACHED_FIELD_NUMBER: _ClassVar[int]
     step: int
     queued_rows: int
-    def __init__(self, step: _Optional[int] = ..., queued_rows: _Optional[int] = ...) -> None: ...
+    pages_held: int
+    pages_cached: int
+    def __init__(self, step: _Optional[int] = ..., queued_rows: _Optional[int] = ..., pages_held: _Optional[int] = ..., pages_cached: _Optional[int] = ...) -> None: ...
 
 class Preempted(_message.Message):
     __slots__ = ("request_id", "epoch")

@@ -180,6 +180,8 @@ class Features:
 class Progress:
     step: int
     queued_rows: int
+    pages_held: int = 0
+    pages_cached: int = 0
 
 
 @dataclass(frozen=True)

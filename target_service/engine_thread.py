@@ -113,6 +113,8 @@ class EngineThread:
         if now - self._last_progress < PROGRESS_SECONDS:
             return
         self._last_progress = now
-        progress = Progress(self._engine.num_steps, self._engine.queued_rows())
+        pool = self._engine.pool
+        held = pool.num_pages - pool.num_available
+        progress = Progress(self._engine.num_steps, self._engine.queued_rows(), held, pool.num_cached)
         for coordinator_id in {s.key.coordinator_id for s in self._engine.requests.all()}:
             self._emit(coordinator_id, [progress])

@@ -109,7 +109,12 @@ def event_to(event: c.Event, feature_dtype: str | None = None) -> target_pb2.Eve
     if isinstance(event, c.Features):
         return target_pb2.Event(features=_features_to(event, feature_dtype))
     if isinstance(event, c.Progress):
-        progress = target_pb2.Progress(step=event.step, queued_rows=event.queued_rows)
+        progress = target_pb2.Progress(
+            step=event.step,
+            queued_rows=event.queued_rows,
+            pages_held=event.pages_held,
+            pages_cached=event.pages_cached,
+        )
         return target_pb2.Event(progress=progress)
     if isinstance(event, c.Preempted):
         return target_pb2.Event(preempted=target_pb2.Preempted(**_named(event.address)))  # type: ignore[arg-type]
