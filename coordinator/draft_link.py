@@ -10,8 +10,10 @@ from collections.abc import Callable
 from coordinator.commands import tensor_bytes
 from coordinator.links import ItemOutbox, StreamLink
 from coordinator.pairing import check_pairing, check_protocol
+from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
 from protos.errors import ContractMismatch, Unavailable
+from protos.security import Address
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")
@@ -65,12 +67,13 @@ class DraftLink:
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         coordinator_id: str,
         target: common_pb2.Describe,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.refusal = ""
+        self.estimate = LinkEstimate()
         self.num_lost = 0
         self.num_stale = 0
         self._coordinator_id = coordinator_id
@@ -95,6 +98,10 @@ class DraftLink:
     @property
     def is_available(self) -> bool:
         return self.is_connected and self._breaker.allows
+
+    def measure_into(self, estimate: LinkEstimate) -> None:
+        """From now on round trips are told to this estimate."""
+        self.estimate = estimate
 
     @property
     def rtt_seconds(self) -> float | None:
@@ -149,7 +156,7 @@ class DraftLink:
 
     def on_message(self, data: bytes) -> bool:
         message = draft_pb2.ProposalBatch.FromString(data)
-        self._stamps.note(message.stamp)
+        self._stamps.note(message.stamp, len(data))
         body = message.WhichOneof("body")
         if body == "welcome":
             self._on_welcome(message.welcome.describe)
@@ -157,6 +164,11 @@ class DraftLink:
             for proposal in message.proposals.proposals:
                 self._on_proposal(proposal)
         return bool(body != "end")
+
+    def on_round_trip(self, rtt_seconds: float, num_bytes: int) -> None:
+        # The first round trip of a stream, Hello and Welcome, has the making of the connection in it.
+        if self.is_connected:
+            self.estimate.note(rtt_seconds, num_bytes)
 
     def on_lost(self, reason: str) -> None:
         self._outbox = None

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinator.metrics import MODEL
+from coordinator.tuner.link_estimate import LinkEstimate
 
 
 class Load(Protocol):
@@ -29,6 +30,9 @@ class Link(Protocol):
 
     @property
     def rtt_seconds(self) -> float | None: ...
+
+    @property
+    def estimate(self) -> LinkEstimate: ...
 
     @property
     def num_lost(self) -> int: ...
@@ -74,3 +78,27 @@ class Gauges(Collector):
             lost.add_metric(values, link.num_lost)
             stale.add_metric(values, link.num_stale)
         yield from (up, rtt, lost, stale)
+        yield from self._measured()
+
+    def _measured(self) -> Iterator[Metric]:
+        labels = [MODEL, "link"]
+        quantiles = GaugeMetricFamily(
+            "dlite_link_rtt_quantile_seconds",
+            "Round trip of an empty message, the peer's compute left out.",
+            labels=[*labels, "quantile"],
+        )
+        jitter = GaugeMetricFamily(
+            "dlite_link_jitter_seconds", "Mean difference of successive round trips.", labels=labels
+        )
+        bandwidth = GaugeMetricFamily(
+            "dlite_link_bytes_per_second", "Bandwidth; absent where size makes no difference.", labels=labels
+        )
+        for name, link in self._links.items():
+            report, values = link.estimate.report(), [self._model, name]
+            quantiles.add_metric([*values, "0.5"], report.rtt_p50_seconds)
+            quantiles.add_metric([*values, "0.9"], report.rtt_p90_seconds)
+            quantiles.add_metric([*values, "0.99"], report.rtt_p99_seconds)
+            jitter.add_metric(values, report.jitter_seconds)
+            if report.bytes_per_second is not None:
+                bandwidth.add_metric(values, report.bytes_per_second)
+        yield from (quantiles, jitter, bandwidth)

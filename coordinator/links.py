@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from protos import rpc
 from protos.errors import ContractMismatch
+from protos.security import Address
 from protos.stream import Outbox, Stamps, read_all, write_all
 
 log = logging.getLogger("dlite.links")
@@ -84,6 +85,10 @@ class StreamPeer(Protocol):
         """Takes a message; False ends the stream. May raise ContractMismatch."""
         ...
 
+    def on_round_trip(self, rtt_seconds: float, num_bytes: int) -> None:
+        """Takes a measured round trip (see `Stamps`)."""
+        ...
+
     def end(self) -> None:
         """Says goodbye: puts the end frame into the outbox and closes it."""
         ...
@@ -99,7 +104,7 @@ class StreamPeer(Protocol):
 class StreamLink:
     """Keeps one stream alive until `stop`."""
 
-    def __init__(self, address: str, method: str, peer: StreamPeer) -> None:
+    def __init__(self, address: Address, method: str, peer: StreamPeer) -> None:
         self._address = address
         self._method = method
         self._peer = peer
@@ -147,7 +152,7 @@ class StreamLink:
     async def _one_stream(self, channel: grpc.aio.Channel) -> tuple[str, bool]:
         """Runs one stream to its end; returns why it ended and whether it was ever up."""
         self._generation += 1
-        stamps = Stamps()
+        stamps = Stamps(on_round_trip=self._peer.on_round_trip)
         outbox = self._peer.begin(self._generation, stamps)
         call: Any = channel.stream_stream(self._method)()
         self._call = call

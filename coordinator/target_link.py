@@ -11,8 +11,10 @@ from coordinator.commands import close_command
 from coordinator.links import ItemOutbox, StreamLink
 from coordinator.pairing import check_protocol
 from coordinator.ports import Inbox, StreamLost
+from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, rpc, target_pb2
 from protos.errors import ContractMismatch
+from protos.security import Address
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")
@@ -35,13 +37,14 @@ class TargetLink:
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         coordinator_id: str,
         resend_seconds: float,
         on_change: Callable[[bool], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last_heard_seconds = 0.0
+        self.estimate = LinkEstimate()
         self.num_lost = 0
         self.num_stale = 0
         self._coordinator_id = coordinator_id
@@ -65,6 +68,10 @@ class TargetLink:
     @property
     def is_connected(self) -> bool:
         return self._connected.is_set()
+
+    def measure_into(self, estimate: LinkEstimate) -> None:
+        """From now on round trips are told to this estimate."""
+        self.estimate = estimate
 
     @property
     def rtt_seconds(self) -> float | None:
@@ -126,7 +133,7 @@ class TargetLink:
 
     def on_message(self, data: bytes) -> bool:
         message = target_pb2.TargetEvent.FromString(data)
-        self._stamps.note(message.stamp)
+        self._stamps.note(message.stamp, len(data))
         self.last_heard_seconds = self._now()
         body = message.WhichOneof("body")
         if body == "welcome":
@@ -135,6 +142,11 @@ class TargetLink:
             for event in message.events.events:
                 self._route(event)
         return bool(body != "end")
+
+    def on_round_trip(self, rtt_seconds: float, num_bytes: int) -> None:
+        # The first round trip of a stream, Hello and Welcome, has the making of the connection in it.
+        if self.is_connected:
+            self.estimate.note(rtt_seconds, num_bytes)
 
     def on_lost(self, reason: str) -> None:
         self._outbox = None

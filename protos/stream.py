@@ -30,13 +30,30 @@ class Stamped(Protocol):
     def stamp(self) -> common_pb2.Stamp: ...
 
 
-class Stamps:
-    """Echoes the peer's clock and measures the round trip without a common clock."""
+# Sizes of so many of our messages are remembered until the peer echoes their stamp.
+_MOST_REMEMBERED = 256
 
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+
+class Stamps:
+    """Echoes the peer's clock and measures round trips without a common clock.
+
+    A round trip is that of the last message the peer had when it answered, and of the answer; what
+    the peer did in between (its compute, its queue, an earlier answer) is what it held, and is no part.
+
+    Args:
+        on_round_trip: told every round trip: seconds, and the bytes of both messages together.
+    """
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        on_round_trip: Callable[[float, int], None] | None = None,
+    ) -> None:
         self._now_ns = now_ns
+        self._on_round_trip = on_round_trip
         self._peer_sent_ns = 0
         self._received_ns = 0
+        self._sent: deque[tuple[int, int]] = deque(maxlen=_MOST_REMEMBERED)
         self.last_rtt_seconds: float | None = None
 
     def fill(self, stamp: common_pb2.Stamp) -> None:
@@ -47,14 +64,24 @@ class Stamps:
             stamp.echo_sent_ns = self._peer_sent_ns
             stamp.echo_held_ns = now - self._received_ns
 
-    def note(self, stamp: common_pb2.Stamp) -> None:
-        """Takes the stamp of a message that has just arrived."""
+    def note_sent(self, stamp: common_pb2.Stamp, num_bytes: int) -> None:
+        """Takes the size of a message of ours, once it is encoded."""
+        if self._on_round_trip is not None:
+            self._sent.append((stamp.sent_ns, num_bytes))
+
+    def note(self, stamp: common_pb2.Stamp, num_bytes: int = 0) -> None:
+        """Takes the stamp of a message of so many bytes that has just arrived."""
         now = self._now_ns()
         self._peer_sent_ns = stamp.sent_ns
         self._received_ns = now
-        if stamp.echo_sent_ns:
-            round_trip_ns = now - stamp.echo_sent_ns - stamp.echo_held_ns
-            self.last_rtt_seconds = max(round_trip_ns, 0) / 1e9
+        if not stamp.echo_sent_ns:
+            return
+        round_trip_ns = now - stamp.echo_sent_ns - stamp.echo_held_ns
+        self.last_rtt_seconds = max(round_trip_ns, 0) / 1e9
+        while self._sent and self._sent[0][0] < stamp.echo_sent_ns:
+            self._sent.popleft()
+        if self._on_round_trip is not None and self._sent and self._sent[0][0] == stamp.echo_sent_ns:
+            self._on_round_trip(self.last_rtt_seconds, self._sent[0][1] + num_bytes)
 
 
 class Outbox:
@@ -106,6 +133,7 @@ async def write_all(outbox: Outbox, write: Callable[[bytes], Awaitable[None]], s
         else:
             data = message.SerializeToString()
         num_bytes += len(data)
+        stamps.note_sent(message.stamp, len(data))  # type: ignore[attr-defined]
         await write(data)
     return num_bytes
 

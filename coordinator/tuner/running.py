@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 # The quick mean looks back about so many values; when it leaves the slow mean by more than
 # `_ALARM` of its own standard deviations, what the slow mean rests on is old: it loses its weight.
@@ -64,33 +65,6 @@ class RunningMean:
         self.mean += (value - self.mean) / self.count
 
 
-class Slope:
-    """The slope of y over x from running moments; 0 until x varies, never negative.
-
-    The source is the usual regression cov(x, y) / var(x), with a forgetting factor.
-    """
-
-    def __init__(self, window: int) -> None:
-        self._x = RunningMean(window)
-        self._y = RunningMean(window)
-        self._variance = RunningMean(window)
-        self._covariance = RunningMean(window)
-
-    def note(self, x: float, y: float) -> None:
-        before = x - self._x.mean
-        self._x.note(x)
-        self._y.note(y)
-        if self._x.count > 1:
-            self._variance.note(before * (x - self._x.mean))
-            self._covariance.note(before * (y - self._y.mean))
-
-    @property
-    def value(self) -> float:
-        if self._x.count < 8 or self._variance.mean <= 1e-12 * (1.0 + self._x.mean**2):
-            return 0.0
-        return max(self._covariance.mean / self._variance.mean, 0.0)
-
-
 class Window:
     """The last `size` values, for percentiles."""
 
@@ -105,7 +79,9 @@ class Window:
 
     def percentile(self, percent: float) -> float:
         """The nearest-rank percentile, 0 < percent <= 100; 0 without values."""
-        if not self._values:
-            return 0.0
-        ranked = sorted(self._values)
-        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1]
+        return nearest_rank(sorted(self._values), percent)
+
+
+def nearest_rank(ranked: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of values in order, 0 < percent <= 100; 0 without values."""
+    return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else 0.0
