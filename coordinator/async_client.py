@@ -17,6 +17,7 @@ from coordinator.patience import ClientOptions, Patience
 from coordinator.resuming import Part, Progress
 from protos import coordinator_pb2, rpc
 from protos.errors import DliteError, InvalidRequest, Unavailable
+from protos.security import Address
 from protos.statuses import error_from
 
 M = TypeVar("M", bound=Message)
@@ -52,7 +53,7 @@ class AsyncClient:
     no gap and no repeat. Every method raises the project's errors (`protos.errors`) instead of gRPC's.
     """
 
-    def __init__(self, *addresses: str, options: ClientOptions | None = None) -> None:
+    def __init__(self, *addresses: Address, options: ClientOptions | None = None) -> None:
         if not addresses:
             raise InvalidRequest("give at least one address", field="addresses")
         self._options = options or ClientOptions()

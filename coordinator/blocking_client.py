@@ -18,6 +18,7 @@ from coordinator.patience import ClientOptions, Patience
 from coordinator.resuming import Part, Progress
 from protos import coordinator_pb2, rpc
 from protos.errors import DliteError, InvalidRequest, Unavailable
+from protos.security import Address
 from protos.statuses import error_from
 
 M = TypeVar("M", bound=Message)
@@ -32,11 +33,11 @@ class Client:
     See `AsyncClient`: the same methods, which wait. May be used from several threads.
     """
 
-    def __init__(self, *addresses: str, options: ClientOptions | None = None) -> None:
+    def __init__(self, *addresses: Address, options: ClientOptions | None = None) -> None:
         if not addresses:
             raise InvalidRequest("give at least one address", field="addresses")
         self._options = options or ClientOptions()
-        self._channels = [grpc.insecure_channel(each, options=rpc.CHANNEL_OPTIONS) for each in addresses]
+        self._channels = [rpc.open_blocking_channel(address) for address in addresses]
         self._current = 0
 
     def __enter__(self) -> Self:

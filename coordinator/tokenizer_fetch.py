@@ -8,13 +8,14 @@ import grpc
 
 from coordinator.tokenizer import Tokenizer, load_tokenizer
 from protos import rpc, target_pb2
+from protos.security import Address
 from protos.statuses import error_from
 
 METHOD = "/dlite.v1.Target/GetTokenizer"
 _TIMEOUT_SECONDS = 30.0
 
 
-async def fetch_tokenizer(address: str, expected_hash: str) -> Tokenizer:
+async def fetch_tokenizer(address: Address, expected_hash: str) -> Tokenizer:
     """Fetches and loads the target's tokenizer.
 
     Args:

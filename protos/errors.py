@@ -8,6 +8,7 @@ DliteError
 ├── OutOfPages          wait: other requests hold the memory
 ├── Busy                wait: the queue is full
 ├── Unavailable         the service is starting, draining or gone: retry elsewhere
+├── Unauthenticated     show who you are: no valid token came with the call
 ├── TimedOut            the caller's deadline is over: allow more time or ask for less
 ├── NotFound            nothing under this name
 └── AlreadyExists       the name is taken by something else
@@ -65,6 +66,10 @@ class Busy(DliteError):
 
 class Unavailable(DliteError):
     reason = "UNAVAILABLE"
+
+
+class Unauthenticated(DliteError):
+    reason = "UNAUTHENTICATED"
 
 
 class TimedOut(DliteError):

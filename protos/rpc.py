@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
 from protos import errors
+from protos.security import Address, ClientSecurity, ServerSecurity, add_port, channel_credentials, guards
 from protos.statuses import to_status
 
 PROTOCOL_MAJOR = 1
@@ -164,17 +165,21 @@ class RunningServer:
         await self.server.stop(grace_seconds)
 
 
-async def start_server(service: Service, address: str) -> RunningServer:
+async def start_server(
+    service: Service, address: str, security: ServerSecurity | None = None
+) -> RunningServer:
     """Starts a server with health and reflection.
 
     Args:
         service: what to serve.
         address: "host:port" (port 0 picks a free one) or "unix:PATH".
+        security: what callers must show; None asks for nothing.
 
     Raises:
         Unavailable: the address cannot be bound.
     """
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    security = security or ServerSecurity()
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards(security))
     handler = grpc.method_handlers_generic_handler(service.name, service.methods)
     server.add_generic_rpc_handlers((handler,))
     health_servicer = health_aio.HealthServicer()
@@ -182,7 +187,7 @@ async def start_server(service: Service, address: str) -> RunningServer:
     names = (service.name, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
-        port = server.add_insecure_port(address)
+        port = add_port(server, address, security)
     except RuntimeError as error:
         raise errors.Unavailable(f"cannot listen on {address}: is the port taken?") from error
     await server.start()
@@ -192,6 +197,29 @@ async def start_server(service: Service, address: str) -> RunningServer:
     return running
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel with the project's limits. Must be called on the event loop that uses it."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+def open_channel(endpoint: Address) -> grpc.aio.Channel:
+    """A channel with the project's limits. Must be called on the event loop that uses it.
+
+    Raises:
+        InvalidRequest: a token would travel in the clear.
+    """
+    address, security = _parts(endpoint)
+    credentials = channel_credentials(address, security)
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
+def open_blocking_channel(endpoint: Address) -> grpc.Channel:
+    """The same for code without asyncio."""
+    address, security = _parts(endpoint)
+    credentials = channel_credentials(address, security)
+    if credentials is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
+def _parts(endpoint: Address) -> tuple[str, ClientSecurity]:
+    if isinstance(endpoint, str):
+        return endpoint, ClientSecurity()
+    return endpoint.address, endpoint.security
