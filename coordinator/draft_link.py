@@ -14,7 +14,6 @@ from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
 from protos.errors import ContractMismatch, Unavailable
 from protos.security import Address
-from protos.security import Address
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")

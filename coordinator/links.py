@@ -18,7 +18,6 @@ from google.protobuf.message import Message
 from protos import rpc
 from protos.errors import ContractMismatch
 from protos.security import Address
-from protos.security import Address
 from protos.stream import Outbox, Stamps, read_all, write_all
 
 log = logging.getLogger("dlite.links")

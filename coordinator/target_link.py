@@ -15,7 +15,6 @@ from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, rpc, target_pb2
 from protos.errors import ContractMismatch
 from protos.security import Address
-from protos.security import Address
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")
