@@ -434,18 +434,24 @@ class RoundSums(_message.Message):
     def __init__(self, source: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., target_network_seconds: _Optional[float] = ..., draft_network_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., scheduling_seconds: _Optional[float] = ..., num_rounds_by_cohorts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LinkStats(_message.Message):
-    __slots__ = ("name", "is_connected", "rtt_seconds", "num_lost", "num_stale")
+    __slots__ = ("name", "is_connected", "rtt_seconds", "num_lost", "num_stale", "rtt_p99_seconds", "jitter_seconds", "bytes_per_second")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     RTT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUM_LOST_FIELD_NUMBER: _ClassVar[int]
     NUM_STALE_FIELD_NUMBER: _ClassVar[int]
+    RTT_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    JITTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     name: str
     is_connected: bool
     rtt_seconds: float
     num_lost: int
     num_stale: int
-    def __init__(self, name: _Optional[str] = ..., is_connected: _Optional[bool] = ..., rtt_seconds: _Optional[float] = ..., num_lost: _Optional[int] = ..., num_stale: _Optional[int] = ...) -> None: ...
+    rtt_p99_seconds: float
+    jitter_seconds: float
+    bytes_per_second: float
+    def __init__(self, name: _Optional[str] = ..., is_connected: _Optional[bool] = ..., rtt_seconds: _Optional[float] = ..., num_lost: _Optional[int] = ..., num_stale: _Optional[int] = ..., rtt_p99_seconds: _Optional[float] = ..., jitter_seconds: _Optional[float] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class KvStats(_message.Message):
     __slots__ = ("pages_held", "pages_cached", "num_pages")

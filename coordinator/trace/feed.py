@@ -1,0 +1,66 @@
+"""Where rounds are told as they end: sums that are always kept, and whoever listens.
+
+Everything here is called on the event loop and never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from coordinator.trace.record import RoundRecord, RoundSource
+from coordinator.trace.sums import SourceSums, TextSums
+from protos import coordinator_pb2
+from protos.errors import Busy
+
+MAX_LISTENERS = 16
+
+
+class Listener(Protocol):
+    """Takes records, and never waits."""
+
+    def put(self, record: RoundRecord) -> None: ...
+
+
+class RoundFeed:
+    """The rounds of one coordinator."""
+
+    def __init__(self) -> None:
+        self._sums = {source: SourceSums() for source in RoundSource}
+        self._texts = TextSums()
+        self._listeners: list[Listener] = []
+
+    def note(self, record: RoundRecord) -> None:
+        """A round has ended."""
+        self._sums[record.source].note(record)
+        for listener in self._listeners:
+            listener.put(record)
+
+    def note_text(self, finished: coordinator_pb2.Finished) -> None:
+        """A text has ended."""
+        self._texts.note(finished)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Tells a listener of everything that ends meanwhile.
+
+        Raises:
+            Busy: too many listen already.
+        """
+        if len(self._listeners) >= MAX_LISTENERS:
+            raise Busy(f"{MAX_LISTENERS} watch the rounds already", retry_after_seconds=5.0)
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def fill(self, response: coordinator_pb2.GetStatsResponse) -> None:
+        """Puts all sums into a message."""
+        texts = self._texts
+        response.num_texts, response.num_failed = texts.num_texts, texts.num_failed
+        response.prompt_tokens, response.cached_tokens = texts.prompt_tokens, texts.cached_tokens
+        response.rounds.extend(
+            sums.to_message(source) for source, sums in self._sums.items() if sums.num_rounds
+        )
