@@ -45,12 +45,26 @@ class Ticket:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A ticket's end; `result` is None when it was too late to start."""
+    """A ticket's end; `result` is None when it was too late to start.
+
+    Attributes:
+        batch: that it was computed in; None when it was too late.
+    """
 
     ticket: Ticket
     result: DraftResult | None
     queue_us: int
     total_us: int
+    batch: Batch | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One call of the drafter: its number, from 1, how many items were in it, how long it took."""
+
+    number: int
+    num_items: int
+    compute_us: int
 
 
 class Owner(Protocol):
@@ -84,6 +98,7 @@ class Batcher:
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dlite-draft")
         self._task: asyncio.Task[None] | None = None
+        self._num_batches = 0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -133,7 +148,9 @@ class Batcher:
             if batch:
                 results = await loop.run_in_executor(self._thread, self._compute, [t.item for t in batch])
                 ended = self.now_seconds()
-                _deliver([_answer(t, r, started, ended) for t, r in zip(batch, results, strict=True)])
+                self._num_batches += 1
+                record = Batch(self._num_batches, len(batch), max(int((ended - started) * 1e6), 0))
+                _deliver([_answer(t, r, started, record) for t, r in zip(batch, results, strict=True)])
 
     def _take(self, now: float) -> tuple[list[Ticket], list[Ticket]]:
         """The next batch, and the tickets that are too late to be in it."""
@@ -161,10 +178,9 @@ def _failed(error: Exception) -> DraftResult:
     return DraftResult(refusal=Refusal("", f"internal error, reference {reference} in the service's log"))
 
 
-def _answer(ticket: Ticket, result: DraftResult, started: float, ended: float) -> Answer:
-    queue_us = int((started - ticket.arrived_seconds) * 1e6)
-    total_us = int((ended - ticket.arrived_seconds) * 1e6)
-    return Answer(ticket, result, max(queue_us, 0), max(total_us, 0))
+def _answer(ticket: Ticket, result: DraftResult, started: float, batch: Batch) -> Answer:
+    queue_us = max(int((started - ticket.arrived_seconds) * 1e6), 0)
+    return Answer(ticket, result, queue_us, queue_us + batch.compute_us, batch)
 
 
 def _deliver(answers: Sequence[Answer]) -> None:

@@ -64,7 +64,7 @@ def write_answers(answers: Sequence[Answer]) -> draft_pb2.ProposalBatch | None:
 
 
 def _write_answer(answer: Answer) -> draft_pb2.Proposal:
-    ticket, result = answer.ticket, answer.result
+    ticket, result, batch = answer.ticket, answer.result, answer.batch
     assert result is not None
     proposal = draft_pb2.Proposal(
         request_id=ticket.item.request_id,
@@ -83,6 +83,9 @@ def _write_answer(answer: Answer) -> draft_pb2.Proposal:
             total_us=answer.total_us,
         ),
     )
+    if batch is not None:
+        proposal.timing.step, proposal.timing.step_rows = batch.number, batch.num_items
+        proposal.timing.step_us = batch.compute_us
     if result.refusal is not None:
         proposal.refusal.field = result.refusal.field
         proposal.refusal.message = result.refusal.message

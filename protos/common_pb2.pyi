@@ -253,16 +253,26 @@ class PositionLogprobs(_message.Message):
     def __init__(self, chosen: _Optional[_Union[TokenLogprob, _Mapping]] = ..., top: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Timing(_message.Message):
-    __slots__ = ("queue_us", "forward_us", "sample_us", "total_us")
+    __slots__ = ("queue_us", "forward_us", "sample_us", "total_us", "step", "step_rows", "step_prefill_rows", "step_context", "step_us")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_US_FIELD_NUMBER: _ClassVar[int]
     TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STEP_PREFILL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STEP_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    STEP_US_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     forward_us: int
     sample_us: int
     total_us: int
-    def __init__(self, queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., total_us: _Optional[int] = ...) -> None: ...
+    step: int
+    step_rows: int
+    step_prefill_rows: int
+    step_context: int
+    step_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., total_us: _Optional[int] = ..., step: _Optional[int] = ..., step_rows: _Optional[int] = ..., step_prefill_rows: _Optional[int] = ..., step_context: _Optional[int] = ..., step_us: _Optional[int] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

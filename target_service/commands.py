@@ -128,7 +128,7 @@ class Hold:
 @dataclass(frozen=True)
 class Close:
     address: Address
-    keep_length: int = 0
+    keep_length: int = 0  # committed tokens that stand; pages beyond them are not found again
 
 
 RoundCommand = Open | Verify | Run | Fetch
@@ -136,13 +136,36 @@ Command = RoundCommand | Hold | Close
 
 
 @dataclass(frozen=True)
+class Step:
+    """One step of the engine: what all requests in it shared.
+
+    Args:
+        number: from 1. rows: of all requests; prefill_rows: those of prompts, or computed again.
+        context: committed tokens that its rows read, summed over its requests.
+        started: seconds, on the engine's clock.
+    """
+
+    number: int
+    rows: int
+    prefill_rows: int
+    context: int
+    started: float
+
+
+@dataclass(frozen=True)
 class Timing:
-    """Seconds inside the target: waiting for a step, in forward passes, deciding, all of it."""
+    """Seconds inside the target: waiting for a step, in forward passes, deciding, all of it.
+
+    Args:
+        step: the deciding one; step_seconds: of it, deciding included.
+    """
 
     queue_seconds: float = 0.0
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
     total_seconds: float = 0.0
+    step: Step | None = None
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from target_service.block_pool import BlockPool
-from target_service.commands import Address, Command, Event, Preempted, Verdict
+from target_service.commands import Address, Command, Event, Preempted, Step, Verdict
 from target_service.deciding import decide_step, note_prompt_rows
 from target_service.grammars import Grammars
 from target_service.limits import EngineLimits
@@ -118,19 +118,24 @@ class Engine:
         extensions = [self._extend(work, started) for work in step_plan.work]
         output = self._model.forward(pack(extensions, self.limits.page_size, self._model.device))
         forwarded = self._clock()
-        self._note_step(step_plan, extensions, forwarded - started)
+        self._note_step(step_plan, extensions, started, forwarded - started)
         num_logits = [extension.num_decisions for extension in extensions]
         return events + self._settle(step_plan, num_logits, output, forwarded)
 
-    def _note_step(self, step_plan: Plan, extensions: SequenceOf[Extension], seconds: float) -> None:
+    def _note_step(
+        self, step_plan: Plan, extensions: SequenceOf[Extension], started: float, seconds: float
+    ) -> None:
         rows = [len(extension.token_ids) for extension in extensions]
+        works = zip(step_plan.work, rows, strict=True)
+        prefill = sum(count for work, count in works if work.sequence.num_pending > 1)
         self.num_steps += 1
         self.num_rows += sum(rows)
+        context = sum(extension.kv_length for extension in extensions)
+        step = Step(self.num_steps, sum(rows), prefill, context, started)
         for work in step_plan.work:
             assert work.sequence.active is not None
             work.sequence.active.forward_seconds += seconds
-        works = zip(step_plan.work, rows, strict=True)
-        prefill = sum(count for work, count in works if work.sequence.num_pending > 1)
+            work.sequence.active.step = step
         self._prefill.note(prefill, sum(rows), seconds)
 
     def _find_prefixes(self) -> None:

@@ -30,6 +30,7 @@ from target_service.commands import (
     RequestKey,
     RoundCommand,
     SamplingParams,
+    Step,
     Timing,
     Verdict,
     Verify,
@@ -54,6 +55,7 @@ class ActiveRound:
     command: RoundCommand
     arrived: float
     started: float | None = None
+    step: Step | None = None  # the one under way, or the last one
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
     tokens: list[int] = field(default_factory=list)  # a Run's tokens so far
@@ -69,7 +71,7 @@ class ActiveRound:
 
     def restart(self, now: float) -> None:
         """Begins the clock of a Run's next token."""
-        self.arrived, self.started = now, None
+        self.arrived, self.started, self.step = now, None, None
         self.forward_seconds = self.sample_seconds = 0.0
 
     def timing(self, now: float) -> Timing:
@@ -79,6 +81,8 @@ class ActiveRound:
             forward_seconds=self.forward_seconds,
             sample_seconds=self.sample_seconds,
             total_seconds=now - self.arrived,
+            step=self.step,
+            step_seconds=now - self.step.started if self.step is not None else 0.0,
         )
 
 

@@ -43,7 +43,14 @@ def refusal_to(command: target_pb2.Command, error: InvalidRequest) -> target_pb2
 def _timing_to(timing: c.Timing) -> common_pb2.Timing:
     parts = (timing.queue_seconds, timing.forward_seconds, timing.sample_seconds, timing.total_seconds)
     queue_us, forward_us, sample_us, total_us = (max(0, round(part * 1e6)) for part in parts)
-    return common_pb2.Timing(queue_us=queue_us, forward_us=forward_us, sample_us=sample_us, total_us=total_us)
+    message = common_pb2.Timing(
+        queue_us=queue_us, forward_us=forward_us, sample_us=sample_us, total_us=total_us
+    )
+    if timing.step is not None:
+        message.step, message.step_rows = timing.step.number, timing.step.rows
+        message.step_prefill_rows, message.step_context = timing.step.prefill_rows, timing.step.context
+        message.step_us = max(0, round(timing.step_seconds * 1e6))
+    return message
 
 
 def _named(address: c.Address) -> dict[str, object]:

@@ -55,6 +55,10 @@ async def test_greedy_and_coupled_over_the_wire(client: Client) -> None:
         assert (found[i].request_id, found[i].epoch) == ("golden", 5)
         assert found[i].timing.total_us >= found[i].timing.queue_us
         assert not found[i].HasField("refusal")
+    # Every batch is told once, with its size: the sizes add up to the items.
+    batches = {one.timing.step: one.timing for one in found.values()}
+    assert sum(timing.step_rows for timing in batches.values()) == len(found), batches
+    assert all(timing.total_us >= timing.step_us for timing in batches.values())
     await client.end()
 
 

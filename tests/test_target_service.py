@@ -118,6 +118,11 @@ async def test_a_request_over_the_wire() -> None:
         assert [*first.tokens, *second.tokens][:5] == reference[:5]
         assert second.num_accepted >= 3
         assert second.timing.total_us >= second.timing.forward_us > 0
+        assert second.timing.step == first.timing.step + 1
+        assert second.timing.step_us >= second.timing.forward_us
+        assert (first.timing.step_rows, first.timing.step_prefill_rows) == (4, 4)
+        assert (second.timing.step_rows, second.timing.step_prefill_rows) == (5, 0)
+        assert second.timing.step_context == 4
         await side.send(target_pb2.TargetCommand(end=common_pb2.End(reason="done")))
         while (await side.read()).WhichOneof("body") != "end":
             pass
