@@ -102,6 +102,13 @@ class BlockPool:
             else:
                 self._free.append(page)
 
+    def retract(self, page: int) -> None:
+        """Takes back the publication of a page, unless somebody holds it; a cached page becomes free."""
+        if page in self._cached:
+            del self._cached[page]
+            self._published.pop(page)(page)
+            self._free.append(page)
+
     def forget_cached(self) -> None:
         """Empties the cache: every cached page becomes free."""
         for page in list(self._cached):

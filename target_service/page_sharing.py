@@ -79,6 +79,12 @@ class PageSharing:
         sequence.kv_length = min(sequence.kv_length, keep * self._pool.page_size)
         del sequence.page_hashes[sequence.kv_length // self._pool.page_size :]
 
+    def close(self, sequence: Request, keep_length: int) -> None:
+        """Gives back the pages of a sequence that ends; only its first `keep_length` tokens stand."""
+        self.release(sequence)
+        if self._enabled and keep_length < sequence.committed_length:
+            self.prefixes.retract(sequence.token_ids, keep_length)
+
     def check_integrity(self, holders: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError when pool or index break their invariant."""
         self._pool.check_integrity(holders)

@@ -90,6 +90,19 @@ class PrefixCache:
                 self._hash_of[pages[i]] = value
                 self._pool.publish(pages[i], self._forget)
 
+    def retract(self, token_ids: Sequence[int], keep_length: int) -> None:
+        """Forgets the pages of a text that reach beyond its first `keep_length` tokens.
+
+        A page that a sequence holds stays: what does not stand for one text stands for the other.
+        """
+        size = self._pool.page_size
+        parent: bytes | None = None
+        for start in range(0, len(token_ids) // size * size, size):
+            parent = self.chain(parent, token_ids[start : start + size])
+            record = self._records.get(parent)
+            if start + size > keep_length and record is not None:
+                self._pool.retract(record.page)
+
     def _forget(self, page: int) -> None:
         del self._records[self._hash_of.pop(page)]
 

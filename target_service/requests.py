@@ -133,7 +133,7 @@ class Requests:
     def _close(self, command: Close, sequence: Sequence | None) -> list[Event]:
         key = command.address.key
         if sequence is not None:
-            self._sharing.release(sequence)
+            self._sharing.close(sequence, command.keep_length)
             del self._sequences[key]
         epochs = self._closed.setdefault(key.coordinator_id, {})
         epochs[key.request_id] = max(command.address.epoch, epochs.get(key.request_id, 0))

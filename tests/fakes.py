@@ -234,8 +234,10 @@ class Driver:
         self.round += 1
         return self.round_trip(c.Run(self.address(), self.committed_length, max_tokens, True))
 
-    def close(self) -> None:
-        self.engine.apply(c.Close(self.address(), self.committed_length))
+    def close(self, keep_length: int | None = None) -> None:
+        """Closes the request; of its tokens stand all, or `keep_length`."""
+        keep_length = self.committed_length if keep_length is None else keep_length
+        self.engine.apply(c.Close(self.address(), keep_length))
 
     def round_trip(self, command: c.RoundCommand) -> c.Verdict:
         """Applies a round and steps until its last verdict."""

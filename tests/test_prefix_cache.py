@@ -7,11 +7,25 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from coordinator.answer import Answer
+from deploy.in_process import in_process
+from protos import coordinator_pb2
 from target_service import commands as c
 from target_service.block_pool import BlockPool
 from target_service.engine import Engine
 from target_service.prefix_cache import PrefixCache
-from tests.fakes import KEY, Driver, params, plain_greedy, table_engine, tiny_engine, tiny_target
+from tests.coordinator_harness import shared_tokenizer, until
+from tests.fakes import (
+    KEY,
+    Driver,
+    TableDrafter,
+    params,
+    plain_greedy,
+    table_built,
+    table_engine,
+    tiny_engine,
+    tiny_target,
+)
 
 PAGE = 2
 PAGES = 10
@@ -65,9 +79,23 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
+        self.end_of(data.draw(st.sampled_from(self.texts)))
+
+    @precondition(lambda self: self.texts)
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
         text = data.draw(st.sampled_from(self.texts))
-        self.texts.remove(text)
-        self.pool.release(text.pages)
+        keep_length = data.draw(st.integers(0, len(text.token_ids)))
+        before, _ = self.cache.acquire([*text.token_ids, 0])
+        self.pool.release(before)
+        self.end_of(text)
+        self.cache.retract(text.token_ids, keep_length)
+        after, _ = self.cache.acquire([*text.token_ids, 0])
+        self.pool.release(after)
+        assert after == before[: len(after)]
+        num_kept = min(len(before), keep_length // PAGE)
+        assert len(after) >= num_kept
+        assert set(after[num_kept:]) <= self.held, "found, but it stands for nobody"
 
     @rule()
     def forget(self) -> None:
@@ -77,8 +105,15 @@ class CacheMachine(RuleBasedStateMachine):
     def whole(self) -> None:
         self.pool.check_integrity(text.pages for text in self.texts)
         self.cache.check_integrity()
-        held = {page for text in self.texts for page in text.pages}
-        assert self.pool.num_available == PAGES - len(held)
+        assert self.pool.num_available == PAGES - len(self.held)
+
+    @property
+    def held(self) -> set[int]:
+        return {page for text in self.texts for page in text.pages}
+
+    def end_of(self, text: Text) -> None:
+        self.texts.remove(text)
+        self.pool.release(text.pages)
 
 
 TestCache = CacheMachine.TestCase
@@ -203,6 +238,69 @@ def check_only_committed_pages_are_published() -> None:
 
 def test_only_committed_pages_are_published() -> None:
     check_only_committed_pages_are_published()
+
+
+def closed_text(finished: bool) -> tuple[Engine, Driver]:
+    """20 prompt tokens and 60 generated ones, all committed; `finished` says whether a limit ended it."""
+    engine = tiny_engine(tiny_target("llama"))
+    driver = Driver(engine, "text")
+    driver.open(PROMPT[:20], params(60 if finished else 100))
+    driver.run(59)
+    assert (driver.finish_reason is not None) is finished
+    return engine, driver
+
+
+def hit_length(engine: Engine, tokens: list[int]) -> int:
+    probe = Driver(engine, f"probe {engine.num_steps}")
+    cached_tokens = probe.open(tokens, params(4)).cached_tokens
+    probe.close()
+    return cached_tokens
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("keep_length", [20, 31, 32, 47, 79, 80])
+def test_a_close_keeps_what_stands_and_no_more(finished: bool, keep_length: int) -> None:
+    # A stop string: the target decided more than the text has, in the same block or Run.
+    engine, driver = closed_text(finished)
+    driver.close(keep_length)
+    engine.requests.check_integrity()
+    # Of 80 committed tokens the last is not in the KV.
+    num_pages = min(keep_length, 79) // 16
+    assert (engine.pool.num_cached, len(engine.sharing.prefixes)) == (num_pages, num_pages)
+    assert engine.pool.num_available == engine.pool.num_pages
+    assert hit_length(engine, [*driver.tokens, 1]) == num_pages * 16
+    engine.requests.check_integrity()
+
+
+def test_what_another_text_holds_stays_for_it() -> None:
+    engine, driver = closed_text(finished=False)
+    reader = Driver(engine, "reader")
+    assert reader.open([*driver.tokens[:50], 1, 2], params(8)).cached_tokens == 48
+    driver.close(20)
+    engine.requests.check_integrity()
+    assert len(engine.sharing.prefixes) == 3
+    reader.close()
+    engine.requests.check_integrity()
+    assert hit_length(engine, [*driver.tokens, 1]) == 48
+
+
+async def test_a_stop_string_leaves_nothing_behind_it() -> None:
+    # Blocks of 9 end at positions 19, 28, 37; "D" completes the text at 30, the block fills page 1.
+    table = torch.eye(258).roll(1, dims=1) * 5.0
+    built = table_built(table)
+    message = coordinator_pb2.GenerateRequest(
+        token_ids=range(5, 15), max_tokens=100, temperature=0.0, ignore_eos=True, stop=["D"]
+    )
+    answer = Answer()
+    async with in_process(built, TableDrafter(table, 8), shared_tokenizer()) as system:
+        generation = await system.coordinator.admit(message)
+        async for response in generation.attach().messages():
+            answer.add(response)
+        await until(lambda: len(built.engine.requests) == 0)
+    assert answer.token_ids == list(range(15, 36))
+    assert answer.finished.ledger.accept_lengths[-1] == 2
+    assert len(built.engine.sharing.prefixes) == 1
+    built.engine.requests.check_integrity()
 
 
 def test_evicted_pages_are_found_again() -> None:

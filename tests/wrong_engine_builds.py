@@ -8,6 +8,7 @@ import pytest
 
 from target_service import engine as engine_module
 from target_service import scheduler
+from target_service.block_pool import BlockPool
 from target_service.page_sharing import PageSharing
 from target_service.prefix_cache import PrefixCache
 from tests.wrong_builds import WrongBuild
@@ -50,6 +51,21 @@ def _publish_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module.Engine, "_extend", extend)
 
 
+def _close_keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PageSharing, "close", lambda self, sequence, _keep_length: self.release(sequence))
+
+
+def _close_takes_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def retract(self: Any, page: int) -> None:
+        if page in self._published:
+            self._published.pop(page)(page)
+        if page in self._cached:
+            del self._cached[page]
+            self._free.append(page)
+
+    monkeypatch.setattr(BlockPool, "retract", retract)
+
+
 ENGINE_BUILDS: dict[str, WrongBuild] = {
     "chain-without-parent": WrongBuild(
         says="a page's hash does not depend on the pages before it",
@@ -75,5 +91,16 @@ ENGINE_BUILDS: dict[str, WrongBuild] = {
         says="pages enter the prefix index before their tokens are accepted",
         apply=_publish_proposals,
         check="tests/test_prefix_cache.py::test_only_committed_pages_are_published",
+    ),
+    "close-keeps-everything": WrongBuild(
+        says="tokens behind a stop string, decided in the same block, are found by later prompts",
+        apply=_close_keeps_everything,
+        check="tests/test_prefix_cache.py::test_a_close_keeps_what_stands_and_no_more",
+        arguments={"finished": True, "keep_length": 47},
+    ),
+    "close-takes-from-others": WrongBuild(
+        says="a page that another text holds leaves the index with the text that ended",
+        apply=_close_takes_from_others,
+        check="tests/test_prefix_cache.py::test_what_another_text_holds_stays_for_it",
     ),
 }

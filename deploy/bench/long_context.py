@@ -93,7 +93,7 @@ def round_times(built: BuiltTarget, repeats: int) -> dict[int, dict[str, float]]
             "block_ms": statistics.median(text.times[BLOCK]),
             "kv_mib": len(held[text.key].pages) * _page_bytes(built) / (1 << 20),
         }
-        built.engine.apply(Close(Address(text.key, 1, text.number)))
+        built.engine.apply(Close(Address(text.key, 1, text.number), text.committed_length))
     return results
 
 
