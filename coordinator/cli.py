@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import sys
@@ -14,7 +13,9 @@ from typing import Annotated
 import typer
 
 from coordinator.config import CoordinatorConfig
+from protos import flags
 from protos.errors import DliteError, InvalidRequest
+from protos.logs import set_up_logs
 
 
 def coordinator(
@@ -31,11 +32,24 @@ def coordinator(
         int | None, typer.Option(help="v, rows verified in a round, the anchor included; 1 = no speculation.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
+    emulate_target_link: Annotated[
+        str | None, typer.Option(help="RTT[,JITTER[,BANDWIDTH]] of a slower link, such as 20ms,2ms,1gbit.")
+    ] = None,
+    emulate_draft_link: Annotated[str | None, typer.Option(help="The same towards the drafter.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token for target and drafter.")
+    ] = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    tls_ca: flags.TlsCa = None,
+    tls_client_auth: flags.TlsClientAuth = None,
+    auth_tokens: flags.AuthTokens = None,
+    log_format: flags.LogFormat = None,
+    record_text: flags.RecordText = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with a section 'coordinator'.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
     """Serve clients: run rounds of draft and verification, stream text."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
         settings = CoordinatorConfig.load(
             config,
@@ -46,7 +60,18 @@ def coordinator(
             num_draft_tokens=num_draft_tokens,
             verify_block_size=verify_block_size,
             source=source,
+            emulate_target_link=emulate_target_link,
+            emulate_draft_link=emulate_draft_link,
+            token_file=token_file,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            tls_client_auth=tls_client_auth,
+            auth_tokens=auth_tokens,
+            log_format=log_format,
+            record_text=record_text,
         )
+        set_up_logs("coordinator", settings.log_format, settings.record_text)
         asyncio.run(_serve(settings, as_json))
     except DliteError as error:
         typer.echo(f"error: {error}", err=True)

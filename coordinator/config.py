@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from coordinator.emulation import LinkShape, parse_link
 from protos.config import ServiceConfig
+from protos.errors import InvalidRequest
 
 SourceName = Literal["auto", "drafter", "lookup", "lookup_then_drafter"]
 
@@ -25,6 +28,9 @@ class CoordinatorConfig(ServiceConfig):
     address: str = "127.0.0.1:0"
     # host:port of /metrics, /healthz and /readyz over HTTP; empty for none.
     admin_address: str = "127.0.0.1:0"
+
+    # The token that target and drafter are shown; they need TLS or a Unix socket then.
+    token_file: Path | None = None
 
     # Unset: the drafter's block (7 without a drafter), and one row more than that.
     num_draft_tokens: int | None = Field(default=None, ge=0, le=255)
@@ -49,6 +55,27 @@ class CoordinatorConfig(ServiceConfig):
     # How long the start waits for the target (and the drafter).
     connect_seconds: float = Field(default=60.0, gt=0)
     drain_seconds: float = Field(default=5.0, ge=0)
+    # A link made slower for measuring: RTT[,JITTER[,BANDWIDTH]], such as 20ms,2ms,1gbit.
+    emulate_target_link: str | None = None
+    emulate_draft_link: str | None = None
+
+    @field_validator("emulate_target_link", "emulate_draft_link")
+    @classmethod
+    def _can_be_emulated(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_link(text)
+            except InvalidRequest as error:
+                raise ValueError(error.message) from error
+        return text
+
+    @property
+    def emulated_target_link(self) -> LinkShape | None:
+        return parse_link(self.emulate_target_link) if self.emulate_target_link else None
+
+    @property
+    def emulated_draft_link(self) -> LinkShape | None:
+        return parse_link(self.emulate_draft_link) if self.emulate_draft_link else None
 
     @model_validator(mode="after")
     def _one_block(self) -> Self:

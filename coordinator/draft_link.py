@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from coordinator.commands import tensor_bytes
+from coordinator.emulation import LinkShape
 from coordinator.links import ItemOutbox, StreamLink
 from coordinator.pairing import check_pairing, check_protocol
 from coordinator.tuner.link_estimate import LinkEstimate
@@ -63,6 +64,7 @@ class DraftLink:
 
     Args:
         target: what the drafter must fit to.
+        emulated: what the link shall be like; None for as it is.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class DraftLink:
         coordinator_id: str,
         target: common_pb2.Describe,
         now: Callable[[], float] = time.monotonic,
+        emulated: LinkShape | None = None,
     ) -> None:
         self.refusal = ""
         self.estimate = LinkEstimate()
@@ -85,7 +88,7 @@ class DraftLink:
         self._pending: dict[Key, asyncio.Future[draft_pb2.Proposal]] = {}
         self._outbox: ItemOutbox[draft_pb2.ProposeItem] | None = None
         self._stamps = Stamps()
-        self._link = StreamLink(address, METHOD, self)
+        self._link = StreamLink(address, METHOD, self, emulated)
 
     @property
     def describe(self) -> common_pb2.Describe | None:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from coordinator.emulation import Carrier, LinkShape, carry
 from protos import rpc
 from protos.errors import ContractMismatch
 from protos.security import Address
@@ -102,12 +103,19 @@ class StreamPeer(Protocol):
 
 
 class StreamLink:
-    """Keeps one stream alive until `stop`."""
+    """Keeps one stream alive until `stop`.
 
-    def __init__(self, address: Address, method: str, peer: StreamPeer) -> None:
+    Args:
+        emulated: what the link shall be like; None for as it is.
+    """
+
+    def __init__(
+        self, address: Address, method: str, peer: StreamPeer, emulated: LinkShape | None = None
+    ) -> None:
         self._address = address
         self._method = method
         self._peer = peer
+        self._emulated = emulated
         self._generation = 0
         self._stopping = False
         self._call: Any = None
@@ -156,14 +164,15 @@ class StreamLink:
         outbox = self._peer.begin(self._generation, stamps)
         call: Any = channel.stream_stream(self._method)()
         self._call = call
-        writer = asyncio.create_task(write_all(outbox, call.write, stamps))
-        reader = asyncio.create_task(read_all(call.read, self._peer.on_message))
+        carrier = carry(call, self._emulated)
+        writer = asyncio.create_task(write_all(outbox, carrier.write, stamps))
+        reader = asyncio.create_task(read_all(carrier.read, self._peer.on_message))
         loop = asyncio.get_running_loop()
         welcome_timer = loop.call_later(_WELCOME_SECONDS, self._cut_unless_welcome)
         try:
             await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
             if self._stopping and writer.done() and not reader.done():
-                await self._half_close(call, reader)
+                await self._half_close(carrier, reader)
             return _why_ended(writer, reader), self._peer.is_connected
         finally:
             welcome_timer.cancel()
@@ -171,11 +180,12 @@ class StreamLink:
             for task in (writer, reader):
                 task.cancel()
             await asyncio.gather(writer, reader, return_exceptions=True)
+            await carrier.close()
             call.cancel()
 
-    async def _half_close(self, call: Any, reader: asyncio.Task[bool]) -> None:
+    async def _half_close(self, carrier: Carrier, reader: asyncio.Task[bool]) -> None:
         """After the end frame: lets the service end the stream, so that the frame is not overtaken."""
-        await call.done_writing()
+        await carrier.done_writing()
         await asyncio.wait({reader}, timeout=_END_SECONDS)
 
     def _cut_unless_welcome(self) -> None:

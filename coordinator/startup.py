@@ -18,6 +18,7 @@ from coordinator.target_link import TargetLink
 from coordinator.tokenizer_fetch import fetch_tokenizer
 from protos import rpc
 from protos.errors import Unavailable
+from protos.security import Endpoint, SecurityFiles, ServerSecurity
 
 log = logging.getLogger("dlite.coordinator")
 
@@ -76,12 +77,22 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     and takes it up when it comes.
 
     Raises:
+        InvalidRequest: a file of its security cannot be used.
         Unavailable: no target within `connect_seconds`, or the address is taken.
         ContractMismatch: the target's tokenizer is not the one it describes.
     """
     coordinator_id = f"coordinator-{uuid.uuid4().hex[:12]}"
+    files = SecurityFiles.of(config, config.token_file)
+    front, behind = files.server(), files.client()
     readiness = Readiness()
-    target = TargetLink(config.target_address, coordinator_id, config.resend_seconds, readiness.note)
+    target_endpoint = Endpoint(config.target_address, behind)
+    target = TargetLink(
+        target_endpoint,
+        coordinator_id,
+        config.resend_seconds,
+        readiness.note,
+        emulated=config.emulated_target_link,
+    )
     drafter: DraftLink | None = None
     target.start()
     try:
@@ -90,14 +101,15 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
                 f"no target answers at {config.target_address} within {config.connect_seconds:g} s: "
                 "is `dlite target` running there?"
             )
-        tokenizer = await fetch_tokenizer(config.target_address, target.describe.tokenizer_hash)
+        tokenizer = await fetch_tokenizer(target_endpoint, target.describe.tokenizer_hash)
         if config.draft_address:
-            drafter = await _connect_drafter(config, coordinator_id, target)
+            endpoint = Endpoint(config.draft_address, behind)
+            drafter = await _connect_drafter(endpoint, config, coordinator_id, target)
         backends = Backends(target, drafter, tokenizer)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
         admin = _start_admin(config, coordinator, target, drafter)
         servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
-        server = await _start_server(servicer, config.address, admin)
+        server = await _start_server(servicer.service(), config.address, front, admin)
     except BaseException:
         for link in (drafter, target):
             if link is not None:
@@ -124,18 +136,20 @@ def _start_admin(
 
 
 async def _start_server(
-    servicer: CoordinatorServicer, address: str, admin: AdminServer | None
+    service: rpc.Service, address: str, security: ServerSecurity, admin: AdminServer | None
 ) -> rpc.RunningServer:
     try:
-        return await rpc.start_server(servicer.service(), address)
+        return await rpc.start_server(service, address, security)
     except BaseException:
         if admin is not None:
             admin.stop()
         raise
 
 
-async def _connect_drafter(config: CoordinatorConfig, coordinator_id: str, target: TargetLink) -> DraftLink:
-    drafter = DraftLink(str(config.draft_address), coordinator_id, target.describe)
+async def _connect_drafter(
+    endpoint: Endpoint, config: CoordinatorConfig, coordinator_id: str, target: TargetLink
+) -> DraftLink:
+    drafter = DraftLink(endpoint, coordinator_id, target.describe, emulated=config.emulated_draft_link)
     drafter.start()
     if not await drafter.wait_settled(config.connect_seconds):
         log.warning("no drafter answers at %s: decoding without it until it comes", config.draft_address)

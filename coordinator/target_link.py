@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from coordinator.commands import close_command
+from coordinator.emulation import LinkShape
 from coordinator.links import ItemOutbox, StreamLink
 from coordinator.pairing import check_protocol
 from coordinator.ports import Inbox, StreamLost
@@ -33,6 +34,7 @@ class TargetLink:
 
     Args:
         on_change: called with True and False when the connection comes and goes.
+        emulated: what the link shall be like; None for as it is.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class TargetLink:
         resend_seconds: float,
         on_change: Callable[[bool], None],
         now: Callable[[], float] = time.monotonic,
+        emulated: LinkShape | None = None,
     ) -> None:
         self.last_heard_seconds = 0.0
         self.estimate = LinkEstimate()
@@ -58,7 +61,7 @@ class TargetLink:
         self._close_timer: asyncio.TimerHandle | None = None
         self._outbox: ItemOutbox[target_pb2.Command] | None = None
         self._stamps = Stamps()
-        self._link = StreamLink(address, METHOD, self)
+        self._link = StreamLink(address, METHOD, self, emulated)
 
     @property
     def describe(self) -> common_pb2.Describe:
