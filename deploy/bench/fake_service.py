@@ -17,27 +17,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from deploy.bench.fakes import CostTable, FakeDrafter, FeatureShape, fake_target
+from deploy.bench.fakes import FakeDrafter, FeatureShape, fake_target
+from deploy.bench.set_costs import (
+    Acceptance,
+    DraftCosts,
+    VerifyCosts,
+    format_acceptance,
+    format_draft_costs,
+    format_verify_costs,
+    parse_acceptance,
+    parse_draft_costs,
+    parse_verify_costs,
+)
 from deploy.child import Command
 from deploy.local import StackOptions
 from deploy.parent_watch import end_with_parent
-from protos.errors import InvalidRequest
 
 PROGRAM = (sys.executable, "-m", "deploy.bench.fake_service")
-
-
-def parse_costs(text: str) -> CostTable:
-    """ "1:0.02,8:0.03" -> 20 ms up to one row, 30 ms up to 8, scaled beyond."""
-    try:
-        pairs = [part.split(":") for part in text.split(",")]
-        sizes = tuple(int(size) for size, _ in pairs)
-        return CostTable(sizes, tuple(float(seconds) for _, seconds in pairs))
-    except ValueError as error:
-        raise InvalidRequest(f"{text!r}: expected SIZE:SECONDS with commas", field="costs") from error
-
-
-def format_costs(table: CostTable) -> str:
-    return ",".join(f"{size}:{seconds}" for size, seconds in zip(table.sizes, table.seconds, strict=True))
 
 
 @dataclass(frozen=True)
@@ -45,31 +41,32 @@ class FakeStackOptions(StackOptions):
     """`local_stack` with sleeping models.
 
     Args:
-        target_costs: seconds of a step by rows.
-        draft_costs: seconds of a batch by items.
-        acceptance: probability of each proposal; empty starts no drafter.
+        target_costs: seconds of a step by rows and context.
+        draft_costs: seconds of a batch by items and longest draft.
+        acceptance: how often the drafter is right; None starts no drafter.
         shape: of the features.
     """
 
     target: Path = Path()
-    target_costs: CostTable = field(default_factory=CostTable)
-    draft_costs: CostTable = field(default_factory=CostTable)
-    acceptance: tuple[float, ...] = ()
+    target_costs: VerifyCosts = field(default_factory=VerifyCosts)
+    draft_costs: DraftCosts = field(default_factory=DraftCosts)
+    acceptance: Acceptance | None = None
     shape: FeatureShape = field(default_factory=FeatureShape)
 
     def target_command(self) -> Command:
-        return Command("target", ("--costs", format_costs(self.target_costs), *self._shape()), 1, PROGRAM)
+        return Command(
+            "target", ("--costs", format_verify_costs(self.target_costs), *self._shape()), 1, PROGRAM
+        )
 
     def _shape(self) -> tuple[str, ...]:
         shape = self.shape
         return ("--layers", str(shape.num_layers), "--width", str(shape.width), "--dtype", shape.dtype)
 
     def draft_command(self) -> Command | None:
-        if not self.acceptance:
+        if self.acceptance is None:
             return None
-        acceptance = ",".join(str(a) for a in self.acceptance)
-        flags = ("--costs", format_costs(self.draft_costs), "--acceptance", acceptance, *self._shape())
-        return Command("draft", flags, 1, PROGRAM)
+        costs, acceptance = format_draft_costs(self.draft_costs), format_acceptance(self.acceptance)
+        return Command("draft", ("--costs", costs, "--acceptance", acceptance, *self._shape()), 1, PROGRAM)
 
 
 class Running(Protocol):
@@ -81,13 +78,13 @@ class Running(Protocol):
     async def stop(self) -> None: ...
 
 
-async def _serve_target(costs: CostTable, shape: FeatureShape) -> Running:
+async def _serve_target(costs: VerifyCosts, shape: FeatureShape) -> Running:
     from target_service.service import serve
 
     return await serve(fake_target(costs, shape), "127.0.0.1:0")
 
 
-async def _serve_draft(costs: CostTable, acceptance: Sequence[float], shape: FeatureShape) -> Running:
+async def _serve_draft(costs: DraftCosts, acceptance: Acceptance, shape: FeatureShape) -> Running:
     from draft_service.server import serve
     from draft_service.service import DraftService
 
@@ -109,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
     end_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=("target", "draft"))
-    parser.add_argument("--costs", type=parse_costs, required=True)
+    parser.add_argument("--costs", required=True)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=576)
     parser.add_argument("--dtype", default="f32")
@@ -118,10 +115,11 @@ def main(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     shape = FeatureShape(options.layers, options.width, options.dtype)
     if options.kind == "target":
-        asyncio.run(_until_signal(lambda: _serve_target(options.costs, shape)))
+        verify_costs = parse_verify_costs(options.costs)
+        asyncio.run(_until_signal(lambda: _serve_target(verify_costs, shape)))
     else:
-        acceptance = [float(part) for part in options.acceptance.split(",")]
-        asyncio.run(_until_signal(lambda: _serve_draft(options.costs, acceptance, shape)))
+        draft_costs, acceptance = parse_draft_costs(options.costs), parse_acceptance(options.acceptance)
+        asyncio.run(_until_signal(lambda: _serve_draft(draft_costs, acceptance, shape)))
 
 
 if __name__ == "__main__":

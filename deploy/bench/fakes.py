@@ -7,18 +7,16 @@ set probability at each position. Measured this way, the system shows its own ti
 
 from __future__ import annotations
 
-import bisect
 import hashlib
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from deploy.bench.set_costs import Acceptance, DraftCosts, Sleep, VerifyCosts, precise_sleep
 from draft_service.proposal import DraftDescription, DraftItem, DraftResult
 from protos.codec import DTYPES
-from protos.errors import InvalidRequest
 from target_service.build import BuiltTarget, TargetDescription
 from target_service.engine import Engine, StepOutput
 from target_service.limits import EngineLimits
@@ -29,31 +27,6 @@ NUM_PAGES = 4096
 PAGE_SIZE = 16
 MAX_CONTEXT = 16384
 MAX_VERIFY_BLOCK_SIZE = 32
-Sleep = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class CostTable:
-    """Seconds by size: a staircase, as kernels have it.
-
-    Args:
-        sizes: ascending upper ends of the steps; beyond the last one its cost is scaled up.
-        seconds: cost of each step.
-    """
-
-    sizes: tuple[int, ...] = (1,)
-    seconds: tuple[float, ...] = (0.0,)
-
-    def __post_init__(self) -> None:
-        if len(self.sizes) != len(self.seconds) or not self.sizes or list(self.sizes) != sorted(self.sizes):
-            raise InvalidRequest(f"{self.sizes} and {self.seconds}: one cost for each ascending size")
-
-    def __call__(self, size: int) -> float:
-        """Cost of `size` rows (or items)."""
-        step = bisect.bisect_left(self.sizes, size)
-        if step < len(self.sizes):
-            return self.seconds[step]
-        return self.seconds[-1] * size / self.sizes[-1]
 
 
 @dataclass(frozen=True)
@@ -67,11 +40,11 @@ class FeatureShape:
 
 @dataclass(eq=False)
 class FakeModel:
-    """The engine's model: next token = token + 1, after a sleep for the step's rows."""
+    """The engine's model: next token = token + 1, after a sleep for the step's rows and context."""
 
-    cost: CostTable
+    costs: VerifyCosts
     shape: FeatureShape
-    sleep: Sleep = time.sleep
+    sleep: Sleep = precise_sleep
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     vocab_size: int = VOCAB_SIZE
 
@@ -79,7 +52,7 @@ class FakeModel:
         """There is no KV."""
 
     def forward(self, step: PackedStep) -> StepOutput:
-        seconds = self.cost(len(step.token_ids))
+        seconds = self.costs(len(step.token_ids), sum(span.length for span in step.spans))
         if seconds > 0:
             self.sleep(seconds)
         tokens = step.token_ids[step.decision_rows]
@@ -89,7 +62,7 @@ class FakeModel:
         return StepOutput(logits, torch.zeros(size, dtype=DTYPES[self.shape.dtype]))
 
 
-def fake_target(cost: CostTable, shape: FeatureShape | None = None) -> BuiltTarget:
+def fake_target(costs: VerifyCosts, shape: FeatureShape | None = None) -> BuiltTarget:
     """A target to serve: real engine, sleeping model."""
     shape = shape or FeatureShape()
     limits = EngineLimits(
@@ -123,31 +96,32 @@ def fake_target(cost: CostTable, shape: FeatureShape | None = None) -> BuiltTarg
         top_k=None,
         threads=1,
     )
-    return BuiltTarget(Engine(FakeModel(cost, shape), limits), description, {})
+    return BuiltTarget(Engine(FakeModel(costs, shape), limits), description, {})
 
 
 class FakeDrafter:
-    """Proposes the fake target's next tokens; proposal j is right with probability acceptance[j - 1].
+    """Proposes the fake target's next tokens and is right as often as is set.
 
-    Coins are hashes of (request id, position, j), so a run can be repeated.
+    Whether it knows the token at a position of a text is a hash of (request id, position): the same
+    in every run and for every `v`, so that arms differ by what they do and not by luck. Each position
+    is tried once at most: after a miss the target's own token becomes the anchor.
 
     Args:
-        cost: seconds by number of items in the batch.
-        acceptance: [K].
+        costs: seconds by items of the batch and the longest draft asked for.
         shape: of the target's features.
         sleep: called once a batch.
     """
 
     def __init__(
         self,
-        cost: CostTable,
-        acceptance: Sequence[float],
+        costs: DraftCosts,
+        acceptance: Acceptance,
         shape: FeatureShape | None = None,
-        sleep: Sleep = time.sleep,
+        sleep: Sleep = precise_sleep,
     ) -> None:
         shape = shape or FeatureShape()
-        self._cost = cost
-        self._acceptance = tuple(acceptance)
+        self._costs = costs
+        self._acceptance = acceptance
         self._sleep = sleep
         self.description = DraftDescription(
             drafter_kind="fake",
@@ -158,7 +132,7 @@ class FakeDrafter:
             hidden_size=shape.width,
             num_target_layers=shape.num_layers,
             tapped_layers=tuple(range(shape.num_layers)),
-            block_size=len(self._acceptance) + 1,
+            block_size=acceptance.num_proposals + 1,
             anchor_group_size=1,
             dtype="",
             notes=("sleeps by a table; a measuring aid, not a model",),
@@ -166,24 +140,26 @@ class FakeDrafter:
 
     def propose(self, items: Sequence[DraftItem]) -> list[DraftResult]:
         """k proposals for each item after one sleep for the batch."""
-        seconds = self._cost(len(items))
+        seconds = self._costs(len(items), max(item.k for item in items))
         if seconds > 0:
             self._sleep(seconds)
-        return [self._answer(item) for item in items]
+        forward_us = round(seconds * 1e6)
+        return [self._answer(item, forward_us) for item in items]
 
     def self_test(self) -> None:
         """There is nothing that could be wrong."""
 
-    def _answer(self, item: DraftItem) -> DraftResult:
+    def _answer(self, item: DraftItem, forward_us: int) -> DraftResult:
         anchor = item.recent_tokens[-1]
-        right = [(anchor + j) % VOCAB_SIZE for j in range(1, item.k + 1)]
-        tokens = [
-            token if self._is_right(item, j) else (token + 7) % VOCAB_SIZE
-            for j, token in enumerate(right, start=1)
-        ]
-        return DraftResult(tuple(tokens), self._acceptance[: item.k])
+        acceptance = self._acceptance.at(item.request_id, item.position)[: item.k]
+        tokens = tuple(
+            (anchor + j + (0 if _coin(item.request_id, item.position + j) < chance else 7)) % VOCAB_SIZE
+            for j, chance in enumerate(acceptance, start=1)
+        )
+        return DraftResult(tokens, acceptance, forward_us=forward_us)
 
-    def _is_right(self, item: DraftItem, j: int) -> bool:
-        text = f"{item.request_id}/{item.position}/{j}".encode()
-        digest = hashlib.blake2b(text, digest_size=8).digest()
-        return (int.from_bytes(digest, "little") >> 11) * 2.0**-53 < self._acceptance[j - 1]
+
+def _coin(request_id: str, position: int) -> float:
+    """A uniform number in [0, 1)."""
+    digest = hashlib.blake2b(f"{request_id}@{position}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

@@ -18,6 +18,7 @@ from coordinator.client import AsyncClient
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import FeatureShape
 from deploy.bench.harness import BenchOptions, Outcome
+from deploy.bench.set_costs import uniform
 from deploy.local import local_stack
 from protos import coordinator_pb2, rpc
 
@@ -73,7 +74,7 @@ async def ping_pong_ms(num_bytes: int, count: int) -> float:
 async def measure(options: BenchOptions) -> Outcome:
     """Runs the yardstick: medians over runs of 100 rounds."""
     num_runs = 20 if options.full else 8
-    stack = FakeStackOptions(acceptance=(1.0,) * K, shape=SHAPE)
+    stack = FakeStackOptions(acceptance=uniform(1.0, K), shape=SHAPE)
     runs: list[dict[str, Any]] = []
     async with local_stack(stack, options.say) as running, AsyncClient(running.coordinator.address) as client:
         await running.guard(round_ms(client, 100 * (K + 1)))

@@ -16,6 +16,7 @@ from coordinator.client import AsyncClient
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import VOCAB_SIZE, FeatureShape
 from deploy.bench.harness import BenchOptions, Outcome
+from deploy.bench.set_costs import uniform
 from deploy.local import LocalStack, local_stack
 from protos import coordinator_pb2
 
@@ -99,7 +100,7 @@ async def measure(options: BenchOptions) -> Outcome:
         runs.append({"arm": arm, "value": value})
         return value
 
-    stack = FakeStackOptions(acceptance=(1.0,) * K, shape=SHAPE)
+    stack = FakeStackOptions(acceptance=uniform(1.0, K), shape=SHAPE)
     async with local_stack(stack, options.say) as running, AsyncClient(running.coordinator.address) as client:
         sizes = [
             note(f"bytes a round, context {context}", await running.guard(round_bytes(client, context)))
