@@ -151,7 +151,7 @@ class ToolStream:
 
         The failed piece may have held more than the fault, so all is read again, character by character.
         """
-        log.warning("an answer does not follow its response template: %s", error)
+        log.warning("an answer does not follow its response template", exc_info=error)
         self._parser, num_told, num_said = None, self.num_calls, self._num_said
         parser, self.num_calls, self._raw = self._new_parser(), 0, ""
         text: list[str] = []

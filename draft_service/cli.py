@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from draft_service.config import DraftConfig
+from protos import flags
 from protos.errors import DliteError, InvalidRequest
+from protos.logs import set_up_logs
 
 
 def draft(
@@ -34,11 +34,17 @@ def draft(
     compute_ms: Annotated[float | None, typer.Option(help="Replay: milliseconds of one batch.")] = None,
     address: Annotated[str | None, typer.Option(help="Where to listen; port 0 picks a free one.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    tls_ca: flags.TlsCa = None,
+    tls_client_auth: flags.TlsClientAuth = None,
+    auth_tokens: flags.AuthTokens = None,
+    log_format: flags.LogFormat = None,
+    record_text: flags.RecordText = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with a section 'draft'.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
     """Serve a drafter: a pure function from pivot features to proposals."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
         settings = DraftConfig.load(
             config,
@@ -50,7 +56,15 @@ def draft(
             compute_ms=compute_ms,
             address=address,
             threads=threads,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            tls_client_auth=tls_client_auth,
+            auth_tokens=auth_tokens,
+            log_format=log_format,
+            record_text=record_text,
         )
+        set_up_logs("draft", settings.log_format, settings.record_text)
         asyncio.run(_serve(settings, as_json))
     except DliteError as error:
         typer.echo(f"error: {error}", err=True)

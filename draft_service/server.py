@@ -9,6 +9,7 @@ from draft_service.config import DraftConfig
 from draft_service.loader import open_drafter, set_threads
 from draft_service.service import DraftService
 from protos import rpc
+from protos.security import SecurityFiles, ServerSecurity
 
 _STOP_GRACE_SECONDS = 2.0
 
@@ -32,24 +33,24 @@ async def start_draft_service(config: DraftConfig) -> RunningDraft:
     """Loads, self-tests and serves what the config names; ready when it returns.
 
     Raises:
-        InvalidRequest: a path is wrong.
+        InvalidRequest: a path is wrong, or a file of the port's security.
         ContractMismatch: the checkpoint is damaged, does not fit its target or fails the self-test.
         Unavailable: the address is taken.
     """
     num_threads = set_threads(config.threads)
     drafter = await asyncio.get_running_loop().run_in_executor(None, open_drafter, config)
     service = DraftService(drafter, config.max_batch_items, config.max_queued_items, num_threads)
-    return await serve(service, config.address)
+    return await serve(service, config.address, SecurityFiles.of(config).server())
 
 
-async def serve(service: DraftService, address: str) -> RunningDraft:
+async def serve(service: DraftService, address: str, security: ServerSecurity | None = None) -> RunningDraft:
     """Self-tests and serves a drafter that is already made.
 
     Raises:
         ContractMismatch: the self-test failed.
         Unavailable: the address is taken.
     """
-    running = await rpc.start_server(service.handlers(), address)
+    running = await rpc.start_server(service.handlers(), address, security)
     try:
         await service.batcher.start()
         await running.set_ready(True)

@@ -7,10 +7,10 @@ are DLITE_<SECTION>_<FIELD>; the YAML file has one mapping for each section. Unk
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -22,11 +22,27 @@ from protos.errors import InvalidRequest
 
 
 class ServiceConfig(BaseSettings):
-    """Base of the services' configs."""
+    """Base of the services' configs: what all of them have. See `protos.security` and `protos.logs`."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", protected_namespaces=())
     section: ClassVar[str]
     _file_values: ClassVar[dict[str, Any]] = {}
+
+    tls_cert: Path | None = Field(None, description="own certificate chain (PEM); the port speaks TLS")
+    tls_key: Path | None = Field(None, description="key of the certificate (PEM)")
+    tls_ca: Path | None = Field(None, description="authority (PEM) whose certificates the peers need")
+    tls_client_auth: Literal["require", "none"] = Field(
+        "require", description="with tls_ca: whether callers need a certificate"
+    )
+    auth_tokens: Path | None = Field(None, description="token hashes and tenants; callers need a token")
+    log_format: Literal["text", "json"] = Field("text", description="json: one object a line")
+    record_text: bool = Field(False, description="let prompts and texts into logs")
+
+    @model_validator(mode="after")
+    def _whole_identity(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together")
+        return self
 
     @classmethod
     def settings_customise_sources(

@@ -21,7 +21,15 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
 from protos import errors
-from protos.security import Address, ClientSecurity, ServerSecurity, add_port, channel_credentials, guards
+from protos.security import (
+    Address,
+    ClientSecurity,
+    ServerSecurity,
+    add_port,
+    channel_credentials,
+    guards,
+    require_tokens_unseen,
+)
 from protos.statuses import to_status
 
 PROTOCOL_MAJOR = 1
@@ -177,8 +185,10 @@ async def start_server(
 
     Raises:
         Unavailable: the address cannot be bound.
+        InvalidRequest: tokens would travel a network in the clear.
     """
     security = security or ServerSecurity()
+    require_tokens_unseen(security, address)
     server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards(security))
     handler = grpc.method_handlers_generic_handler(service.name, service.methods)
     server.add_generic_rpc_handlers((handler,))

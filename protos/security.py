@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 from grpc_status import rpc_status
 
+from protos.config import ServiceConfig
 from protos.errors import InvalidRequest, Unauthenticated
 from protos.statuses import to_status
 from protos.tokens import TokenTable, bearer_token, read_token_file, read_tokens
@@ -161,6 +162,20 @@ def guards(security: ServerSecurity) -> tuple[grpc.aio.ServerInterceptor, ...]:
     return () if security.tokens is None else (TokenGuard(security.tokens),)
 
 
+def require_tokens_unseen(security: ServerSecurity, address: str) -> None:
+    """Refuses a port where tokens would travel a network in the clear.
+
+    Raises:
+        InvalidRequest: tokens without TLS, on neither a Unix socket nor this machine's own address.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    is_local = address.startswith((UNIX, "127.")) or host in ("localhost", "::1")
+    if security.tokens is not None and security.identity is None and not is_local:
+        raise InvalidRequest(
+            f"tokens would travel to {address} in the clear: give --tls-cert and --tls-key", field="tls_cert"
+        )
+
+
 @dataclass(frozen=True)
 class SecurityFiles:
     """Where a process finds its certificate, its key, the authority it trusts, tokens; None: not used."""
@@ -181,6 +196,16 @@ class SecurityFiles:
         tokens = read_tokens(self.auth_tokens) if self.auth_tokens is not None else None
         client_ca = _read(self.tls_ca, "tls_ca") if self.asks_certificates else b""
         return ServerSecurity(self._identity(), client_ca, tokens)
+
+    @classmethod
+    def of(cls, config: ServiceConfig, token_file: Path | None = None) -> SecurityFiles:
+        """Those of a service's settings.
+
+        Args:
+            token_file: what it shows when it calls others.
+        """
+        asks = config.tls_client_auth == "require"
+        return cls(config.tls_cert, config.tls_key, config.tls_ca, config.auth_tokens, token_file, asks)
 
     def client(self) -> ClientSecurity:
         """How it calls others.

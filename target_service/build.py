@@ -114,7 +114,7 @@ def build(config: TargetConfig) -> BuiltTarget:
     device = config.device
     on_cpu = torch.device(device).type == "cpu"
     dtype = ("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
-    return assemble(loader.load(config.target, dtype, device), config)
+    return assemble(loader.load(config.target, dtype, device, config.trust_remote_code), config)
 
 
 def assemble(loaded: LoadedTarget, config: TargetConfig) -> BuiltTarget:

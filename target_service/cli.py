@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from protos import flags
+
 
 def _ids(text: str | None) -> tuple[int, ...] | None:
     if text is None:
@@ -39,12 +41,23 @@ def target(
     linear_kernel: Annotated[
         str | None, typer.Option(help="auto, torch, torch_fused, onednn or fbgemm_fp16.")
     ] = None,
+    trust_remote_code: Annotated[
+        bool | None, typer.Option("--trust-remote-code", help="Run code that the model's folder brings.")
+    ] = None,
+    tls_cert: flags.TlsCert = None,
+    tls_key: flags.TlsKey = None,
+    tls_ca: flags.TlsCa = None,
+    tls_client_auth: flags.TlsClientAuth = None,
+    auth_tokens: flags.AuthTokens = None,
+    log_format: flags.LogFormat = None,
+    record_text: flags.RecordText = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with a `target` section.")] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout when ready.")
     ] = False,
 ) -> None:
     """Serve a target model: it owns every request's KV and decides every token."""
+    from protos.logs import set_up_logs
     from target_service.config import TargetConfig
 
     settings = TargetConfig.load(
@@ -60,7 +73,16 @@ def target(
         feature_dtype=feature_dtype,
         device=device,
         linear_kernel=linear_kernel,
+        trust_remote_code=trust_remote_code,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_client_auth=tls_client_auth,
+        auth_tokens=auth_tokens,
+        log_format=log_format,
+        record_text=record_text,
     )
+    set_up_logs("target", settings.log_format, settings.record_text)
     # Before torch starts its pool: waiting threads must not spin against the drafter's.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -40,6 +40,7 @@ class TargetConfig(ServiceConfig):
         "auto", description="pivot features on the wire; int8 halves bf16's bytes at little loss"
     )
     prefix_cache: bool = Field(True, description="find the pages of past texts again")
+    trust_remote_code: bool = Field(False, description="run code that the model's folder brings")
     grammar_no_forcing: bool = Field(
         False,
         description="let grammars write a text that is forced in any tokens, not only its canonical ones",

@@ -28,8 +28,8 @@ class LoadedTarget:
     top_k: int | None
 
 
-def resolve_folder(name: str) -> Path:
-    """A local folder, or the snapshot of a hub model.
+def resolve_folder(name: str, trust_remote_code: bool = False) -> Path:
+    """A local folder, or the snapshot of a hub model; its code comes along only if it is trusted.
 
     Raises:
         NotFound: neither.
@@ -43,6 +43,8 @@ def resolve_folder(name: str) -> Path:
 
     try:
         patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
+        if trust_remote_code:
+            patterns.append("*.py")
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise NotFound(f"cannot fetch {name} from the hub: {error}", field="target") from error
@@ -74,33 +76,37 @@ def refuse_unsupported(config: Any) -> None:
         raise ContractMismatch(f"{name}: quantised weights are not supported", field="target")
 
 
-def read_config(folder: Path) -> Any:
-    """The model's config.
+def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """The model's config. Code that the folder brings runs only if it is trusted.
 
     Raises:
-        ContractMismatch: unsupported, or no readable config.json.
+        ContractMismatch: unsupported, no readable config.json, or one that needs code of the folder.
     """
     try:
-        config = AutoConfig.from_pretrained(folder)
+        # Said explicitly: unset, the library asks on the terminal.
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ContractMismatch(f"{folder}: no usable config.json ({error})", field="target") from error
     refuse_unsupported(config)
     return config
 
 
-def load(name: str, dtype: str, device: str) -> LoadedTarget:
+def load(name: str, dtype: str, device: str, trust_remote_code: bool = False) -> LoadedTarget:
     """Loads the model.
 
     Args:
         name: folder or hub name.
         dtype: key of `DTYPES`.
         device: torch device.
+        trust_remote_code: run code that the folder brings.
     """
     if dtype not in DTYPES:
         raise InvalidRequest(f"unknown dtype {dtype!r}, one of {sorted(DTYPES)}", field="dtype")
-    folder = resolve_folder(name)
-    read_config(folder)
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+    folder = resolve_folder(name, trust_remote_code)
+    read_config(folder, trust_remote_code)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=DTYPES[dtype], trust_remote_code=trust_remote_code
+    )
     torch.nn.Module.to(model, device)
     model.eval().requires_grad_(False)
     return from_model(model, folder)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from protos import common_pb2, errors, rpc, target_pb2
+from protos.security import SecurityFiles, ServerSecurity
 from protos.stream import Outbox, Stamps, read_all, write_all
 from target_service import wire, wire_commands
 from target_service.build import BuiltTarget, build
@@ -199,10 +200,10 @@ class RunningTarget:
         await asyncio.to_thread(self.service.engine_thread.stop)
 
 
-async def serve(built: BuiltTarget, address: str) -> RunningTarget:
+async def serve(built: BuiltTarget, address: str, security: ServerSecurity | None = None) -> RunningTarget:
     """Serves an engine that has passed its self-test; ready at once."""
     service = TargetService(built)
-    server = await rpc.start_server(service.service(), address)
+    server = await rpc.start_server(service.service(), address, security)
     await server.set_ready(True)
     return RunningTarget(server, service)
 
@@ -221,5 +222,6 @@ async def run_until_signalled(running: RunningTarget, stop: asyncio.Event) -> in
 
 async def start_target_service(config: TargetConfig) -> RunningTarget:
     """Builds and serves a target in this process (tests, benchmarks)."""
+    security = SecurityFiles.of(config).server()
     built = await asyncio.to_thread(build, config)
-    return await serve(built, config.address)
+    return await serve(built, config.address, security)

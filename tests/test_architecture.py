@@ -151,7 +151,9 @@ def num_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def is_exempt(argument: ast.arg) -> bool:
     annotation = ast.unparse(argument.annotation) if argument.annotation else ""
-    is_option = "typer.Option" in annotation or "typer.Argument" in annotation
+    is_option = (
+        "typer.Option" in annotation or "typer.Argument" in annotation or annotation.startswith("flags.")
+    )
     return is_option or argument.arg in ("self", "cls", "cls_inner")
 
 
