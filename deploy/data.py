@@ -61,6 +61,12 @@ def generate(
     out: Annotated[Path, typer.Option(help="Folder of shards; an interrupted generation goes on.")],
     prompts: Annotated[list[Path] | None, typer.Option(help="JSONL with turns, or plain text lines.")] = None,
     synthetic: Annotated[int, typer.Option(min=0, help="Prompts of agent work to make up.")] = 0,
+    traces: Annotated[
+        int, typer.Option(min=0, help="Multi-turn tool loops to make up, of each context.")
+    ] = 0,
+    context: Annotated[
+        list[int] | None, typer.Option(min=0, help="Tokens of a trace; 0: a few turns.")
+    ] = None,
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name.")] = DEMO_MODEL,
     temperature: Annotated[list[float] | None, typer.Option(help="One of these each; 0 is greedy.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 160,
@@ -78,7 +84,7 @@ def generate(
     """Let the target answer prompts through the engine, and store its states, for `dlite train`."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     from deploy.demo_model import resolve_model
-    from deploy.questions import Asking, questions
+    from deploy.questions import Asking, MadeUp, questions
     from target_service.answering_job import AnsweringOptions, answer_all
 
     folder = resolve_model(target)
@@ -92,7 +98,8 @@ def generate(
         threads=threads,
         device=device,
     )
-    asked = questions(folder, prompts or (), synthetic, asking)
+    made_up = MadeUp(synthetic, traces, tuple(context or (0,)))
+    asked = questions(folder, prompts or (), made_up, asking)
     manifest = answer_all(asked, out, options, shown)
     summary = {"sequences": manifest.num_sequences, "rows": manifest.num_rows, "shards": len(manifest.shards)}
     typer.echo(json.dumps(summary) if as_json else f"{out}: {summary}")

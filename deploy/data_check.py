@@ -7,18 +7,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coordinator.tokenizer import FileTokenizer
+from deploy.agent_held_out import held_out_texts
 from deploy.contamination import HASHES, Hit, find, read_hashes, set_hashes
 from deploy.questions import read_prompts
 from protos.shards import open_shards
 
 
 def hashes_of(against: Sequence[Path]) -> set[int]:
-    """Of prompt files (every turn counts) and `.bin` files of hashes; the project's own without any.
+    """Of prompt files (every turn counts) and `.bin` files of hashes; without any, the project's own: the
+    evaluation sets and the agent prompts that are made up for measuring.
 
     Raises:
         NotFound, InvalidRequest: a file cannot be used.
     """
-    hashes: set[int] = set()
+    hashes: set[int] = set() if against else set_hashes(held_out_texts())
     for file in against or (HASHES,):
         if file.suffix == ".bin":
             hashes |= read_hashes(file)

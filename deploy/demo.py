@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from deploy.demo_model import DEMO_MODEL
+from deploy.demo_model import DEMO_MODEL, resolve_model
+from deploy.shipped import AUTO, UNTRAINED, named_drafter
 from deploy.untrained import LABEL
-from deploy.up import NO_DRAFTER, UNTRAINED, default_threads, stack_options
+from deploy.up import NO_DRAFTER, default_threads, stack_options
 
 if TYPE_CHECKING:
     from deploy.demo_report import DemoRow
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 LOOKUP = "lookup"
 DRAFTER = "drafter"
+BOTH = "auto"
 
 
 def demo(
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
-    drafter: Annotated[str, typer.Option(help="untrained, none, or a checkpoint folder")] = UNTRAINED,
+    drafter: Annotated[str, typer.Option(help="auto (the shipped one), untrained, none, or a folder")] = AUTO,
     prompts: Annotated[int, typer.Option(min=1, help="how many prompts, kinds in turn")] = 5,
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate for each")] = 64,
     threads: Annotated[int, typer.Option(min=1, help="compute threads of the target")] = default_threads(),
@@ -33,6 +35,7 @@ def demo(
 ) -> None:
     """Decodes prompts of several kinds speculatively and plainly on one stack, and compares."""
     err = Console(stderr=True, highlight=False, soft_wrap=True)
+    drafter = named_drafter(drafter, resolve_model(target), err.print)
     options = stack_options(target, drafter, target_threads=threads, draft_threads=1, coordinator_flags=())
     from deploy.demo_report import as_tables, report
     from deploy.prompts import read_prompts, take
@@ -52,12 +55,15 @@ def labels_of(drafter: str) -> dict[str, str]:
     """Source -> how its rows are called."""
     if drafter == NO_DRAFTER:
         return {LOOKUP: LOOKUP}
-    return {LOOKUP: LOOKUP, DRAFTER: f"{DRAFTER} ({LABEL})" if drafter == UNTRAINED else DRAFTER}
+    if drafter == UNTRAINED:
+        return {LOOKUP: LOOKUP, DRAFTER: f"{DRAFTER} ({LABEL})"}
+    return {LOOKUP: LOOKUP, DRAFTER: DRAFTER, BOTH: f"{BOTH} (lookup and drafter)"}
 
 
 def headline_of(drafter: str, labels: dict[str, str]) -> str:
-    """The rows that the speeds are about: a trained drafter's, else lookup's."""
-    return labels[LOOKUP if drafter in (NO_DRAFTER, UNTRAINED) else DRAFTER]
+    """The rows that the speeds are about: what a request gets by default with a trained drafter, else
+    lookup's."""
+    return labels[LOOKUP if drafter in (NO_DRAFTER, UNTRAINED) else BOTH]
 
 
 async def _on_a_stack(

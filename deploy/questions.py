@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.tokenizer import FileTokenizer, NoTokenizer, Tokenizer
+from deploy.agent_held_out import held_out_prompts
 from deploy.agent_prompts import agent_prompts
+from deploy.agent_traces import agent_traces
+from deploy.trace_words import TRAINING, TraceWords
 from protos.errors import InvalidRequest, NotFound
 from target_service.answering import Question
 from target_service.answering_job import keyed
@@ -36,20 +39,55 @@ class PromptText:
     token_ids: tuple[int, ...] = ()
 
 
-def questions(target: Path, files: Sequence[Path], num_made_up: int, asking: Asking) -> list[Question]:
-    """Every prompt once, with one of the temperatures; prompts that are too long are left out.
+@dataclass(frozen=True)
+class MadeUp:
+    """What is made up for training: prompts of agent work, and traces, so many of each context (tokens
+    of the whole conversation; 0: a few turns)."""
+
+    num_prompts: int = 0
+    num_traces: int = 0
+    contexts: tuple[int, ...] = (0,)
+
+
+def questions(target: Path, files: Sequence[Path], made_up: MadeUp, asking: Asking) -> list[Question]:
+    """Every prompt once, with one of the temperatures; prompts that are too long are left out, but the
+    contexts of traces are as long as was asked for.
 
     Raises:
         NotFound, InvalidRequest: a file cannot be used.
     """
     texts = [text for file in files for text in _limited(read_prompts(file), asking.limit)]
-    return as_questions(target, [*texts, *agent_texts(num_made_up, asking.seed)], asking)
+    texts += agent_texts(made_up.num_prompts, asking.seed)
+    for context in made_up.contexts:
+        texts += trace_texts(target, made_up.num_traces, asking.seed, TRAINING, context)
+    longest = max(asking.max_prompt, *made_up.contexts) if made_up.num_traces else asking.max_prompt
+    return as_questions(target, texts, replace(asking, max_prompt=longest))
 
 
 def agent_texts(count: int, seed: int) -> list[PromptText]:
     """Made-up prompts; their source is `agent:` and the kind."""
     made = agent_prompts(count, seed)
     return [PromptText((("user", one.prompt),), f"agent:{one.kind}") for one in made]
+
+
+def held_out_agent_texts(count: int, seed: int) -> list[PromptText]:
+    """Made-up prompts for measuring, of other words and templates than those for training."""
+    made = held_out_prompts(count, seed)
+    return [PromptText((("user", one.prompt),), f"agent:{one.kind}") for one in made]
+
+
+def trace_texts(target: Path, count: int, seed: int, words: TraceWords, context: int) -> list[PromptText]:
+    """Made-up agent traces; their source is `trace:` and the context.
+
+    Args:
+        target: whose tokenizer measures the context.
+        context: tokens of the whole conversation; 0: a few turns.
+    """
+    if not count:
+        return []
+    tokenizer = FileTokenizer(target)
+    traces = agent_traces(count, seed, words, context, lambda text: len(tokenizer.encode(text)))
+    return [PromptText(trace.messages, f"trace:{context}") for trace in traces]
 
 
 def as_questions(target: Path, texts: Sequence[PromptText], asking: Asking) -> list[Question]:

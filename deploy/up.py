@@ -17,11 +17,12 @@ from rich.console import Console
 from deploy.child import Ready
 from deploy.demo_model import DEMO_MODEL, resolve_model
 from deploy.local import LocalStack, StackOptions, local_stack
+from deploy.shipped import AUTO, named_drafter
+from deploy.shipped import UNTRAINED as UNTRAINED
 from deploy.untrained import LABEL, untrained_drafter
 from protos.errors import InvalidRequest
 
 NO_DRAFTER = "none"
-UNTRAINED = "untrained"
 
 
 def default_threads() -> int:
@@ -36,7 +37,7 @@ def stack_options(
 
     Args:
         target: what `resolve_model` takes.
-        drafter: "none", "untrained", or a checkpoint folder.
+        drafter: "none", "untrained", or a checkpoint folder ("auto" is for `named_drafter`).
 
     Raises:
         InvalidRequest, ContractMismatch: something cannot be used; names the flag or field.
@@ -67,7 +68,7 @@ def _drafter_folder(drafter: str, model: Path) -> Path | None:
     folder = Path(drafter).expanduser()
     if not (folder / "config.json").is_file():
         raise InvalidRequest(
-            f"{drafter!r} is neither {NO_DRAFTER!r}, nor {UNTRAINED!r}, nor a checkpoint folder",
+            f"{drafter!r} is none of {AUTO!r}, {NO_DRAFTER!r}, {UNTRAINED!r}, and no checkpoint folder",
             field="--drafter",
         )
     return folder.resolve()
@@ -120,8 +121,12 @@ async def _serve(
 def up(
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
     drafter: Annotated[
-        str, typer.Option(help="none (proposals by lookup only), untrained, or a checkpoint folder")
-    ] = UNTRAINED,
+        str,
+        typer.Option(
+            help="auto (the shipped one, where it is for this target), none (proposals by lookup only), "
+            "untrained, or a checkpoint folder"
+        ),
+    ] = AUTO,
     threads: Annotated[int, typer.Option(min=1, help="compute threads of the target")] = default_threads(),
     draft_threads: Annotated[int, typer.Option(min=1, help="compute threads of the drafter")] = 1,
     num_draft_tokens: Annotated[int | None, typer.Option(min=0, help="proposals a round asks for")] = None,
@@ -135,6 +140,7 @@ def up(
 ) -> None:
     """Runs target, drafter and coordinator as three processes until Ctrl-C; all end together."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    drafter = named_drafter(drafter, resolve_model(target), console.print)
     if drafter == UNTRAINED:
         source = source or "lookup"
         console.print(f"drafter: {LABEL}; proposals come by {source} unless a request says otherwise")

@@ -95,7 +95,9 @@ def test_an_untrained_drafter_is_labelled_and_is_never_the_headline() -> None:
     labels = labels_of("untrained")
     assert labels["drafter"] == UNTRAINED
     assert headline_of("untrained", labels) == "lookup"
-    assert headline_of("/a/folder", labels_of("/a/folder")) == "drafter"
+    trained = labels_of("/a/folder")
+    assert list(trained) == ["lookup", "drafter", "auto"]
+    assert headline_of("/a/folder", trained) == trained["auto"]
     assert labels_of("none") == {"lookup": "lookup"}
 
 
