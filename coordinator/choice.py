@@ -79,7 +79,7 @@ class Choice:
 
     def set_plan(self, plan: Plan) -> None:
         """How to speculate from the next round on."""
-        self._rounds.plan = plan
+        self._rounds.set_plan(plan)
         if plan.uses_lookup:
             self._delivery.index_text()
 

@@ -54,20 +54,6 @@ class RoundTimes:
         return max(self.total_seconds - self.waited_seconds, 0.0)
 
 
-@dataclass(eq=False)
-class Spent:
-    """Seconds of the round under way; `started` is a stamp of the rounds' clock."""
-
-    started: float
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    waited_seconds: float = 0.0
-
-    def times(self, now: float) -> RoundTimes:
-        """The times of a round that ends now."""
-        return RoundTimes(self.draft_seconds, self.verify_seconds, self.waited_seconds, now - self.started)
-
-
 @dataclass(frozen=True)
 class Kernels:
     """What rounds a target's logits: where it differs, near-ties may fall the other way."""

@@ -28,6 +28,12 @@ from protos.errors import InvalidRequest
 MAX_REQUEST_ID_CHARS = 256
 # Between a request's id and the number of a choice: no id that a client gives may contain it.
 CHOICE_SEPARATOR = "\x1f"
+_MODE_NAMES = {
+    common_pb2.MODE_GREEDY: "greedy",
+    common_pb2.MODE_COUPLED: "coupled",
+    common_pb2.MODE_REJECTION: "rejection",
+    common_pb2.MODE_MATCH: "match",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,12 @@ class Request:
     tools: Tools | None = None
     session: SessionPrompt = SessionPrompt()
     ended: Ended | None = None
+
+    @property
+    def traffic(self) -> str:
+        """A class of texts that are alike to a drafter: what it is for, and how tokens are drawn."""
+        kind = "tools" if self.tools is not None else "format" if self.response_format is not None else "text"
+        return f"{kind}-{_MODE_NAMES.get(self.params.mode, 'other')}"
 
     def choices(self) -> tuple[Request, ...]:
         """Each choice as a request of its own; all but the first fork that one's prompt."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.exchange import Timers
 from coordinator.ports import DraftPort, TargetPort
 from coordinator.tokenizer import Tokenizer
+from coordinator.trace.feed import RoundFeed
 
 
 class Epochs:
@@ -23,11 +24,13 @@ class Epochs:
 
 @dataclass(frozen=True)
 class Services:
-    """The two services as one request uses them; `drafter` is None when there is none."""
+    """The two services as one request uses them; `drafter` is None when there is none. Rounds that
+    have ended are told to `feed`."""
 
     target: TargetPort
     drafter: DraftPort | None
     epochs: Epochs
+    feed: RoundFeed = field(default_factory=RoundFeed)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ and which `choose_verify` does not take.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from coordinator.trace.record import RoundSource
 from protos.common_pb2 import TruncatedLaw
 from protos.coordinator_pb2 import (
     PROPOSAL_SOURCE_AUTO,
@@ -34,6 +36,7 @@ class Plan:
         source: where proposals come from.
         num_draft_tokens: `k`; verify_block_size: `v`, rows a round verifies, the anchor included.
         is_blind: rejection mode: `v` and source are fixed before proposals are seen.
+        is_tuned: `k`, `v` and source are chosen round by round, up to what is given here.
     """
 
     speculates: bool
@@ -41,6 +44,7 @@ class Plan:
     num_draft_tokens: int
     verify_block_size: int
     is_blind: bool = False
+    is_tuned: bool = False
 
     @property
     def uses_lookup(self) -> bool:
@@ -106,6 +110,7 @@ class LookupChoice:
     """Verify what followed the same tokens before (a function of the committed tokens alone)."""
 
     proposals: tuple[int, ...]
+    source: ClassVar = RoundSource.LOOKUP
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,15 @@ class ForcedChoice:
     """Verify what the grammar forces: certain to stand, so nothing else is worth asking."""
 
     proposals: tuple[int, ...]
+    source: ClassVar = RoundSource.FORCED
+
+
+@dataclass(frozen=True)
+class TailChoice:
+    """Verify the rest of a draft whose verified part was wholly accepted. Never in a blind round."""
+
+    proposals: tuple[int, ...]
+    source: ClassVar = RoundSource.TAIL
 
 
 @dataclass(frozen=True)
@@ -123,7 +137,7 @@ class DraftChoice:
     num_verified: int | None = None
 
 
-RoundChoice = RunChoice | LookupChoice | ForcedChoice | DraftChoice
+RoundChoice = RunChoice | LookupChoice | ForcedChoice | TailChoice | DraftChoice
 
 
 def choose_draft(plan: Plan, view: RoundView) -> RoundChoice:
