@@ -62,14 +62,18 @@ class Spent:
         self.draft_seconds = timing.total_us / 1e6
         self.queue_draft_seconds = timing.queue_us / 1e6
         self.draft_waited_seconds += waited_seconds
-        self.draft_step = Step(timing.step_rows, timing.step_us / 1e6, k)
+        self.draft_step = Step(
+            rows=timing.step_rows, seconds=timing.step_us / 1e6, context=k, number=timing.step
+        )
 
     def note_verdict(self, timing: common_pb2.Timing) -> None:
         """Takes a verdict; a run has many."""
         self.verify_seconds += timing.total_us / 1e6
         self.queue_target_seconds += timing.queue_us / 1e6
         rows = 0 if timing.step_prefill_rows else timing.step_rows
-        self.target_step = Step(rows, timing.step_us / 1e6, timing.step_context)
+        self.target_step = Step(
+            rows=rows, seconds=timing.step_us / 1e6, context=timing.step_context, number=timing.step
+        )
 
     def times(self, now: float) -> RoundTimes:
         """The times of a round that ends now, for the ledger."""
