@@ -12,7 +12,7 @@ import typer
 from deploy.demo_model import DEMO_MODEL
 
 if TYPE_CHECKING:
-    from draft_service.training.run import SaveReport
+    from draft_service.training.loop import SaveReport
     from draft_service.training.trainer import StepReport
 
 
@@ -34,8 +34,8 @@ def train(
     """Train a drafter. Start it with torchrun to share each batch among processes."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     from deploy.demo_model import resolve_model
+    from draft_service.training.loop import DRAFTER, RunOptions
     from draft_service.training.recipe import read_recipe
-    from draft_service.training.run import DRAFTER, RunOptions
     from draft_service.training.run import train as run
 
     options = RunOptions(

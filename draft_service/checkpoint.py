@@ -19,6 +19,7 @@ from draft_service.checkpoint_fields import ConfigFile, DliteFields
 from protos.errors import ContractMismatch, InvalidRequest
 
 ARCHITECTURE = "dlite_v1"
+TEACHER_ROLE = "pivot_q_teacher"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,9 @@ def _explain(error: ValidationError, path: Path) -> ContractMismatch:
     if field == "dlite_config.anchor_group_size" and first["type"] == "missing":
         advice = "; some published checkpoints leave it out: if this one was trained with the anchor alone, "
         advice += "start with --set anchor_group_size=1"
+    if field == "dlite_config.model_role" and first.get("input") == TEACHER_ROLE:
+        advice = "; this is the teacher of a two-stage training, which needs a history and is never served: "
+        advice += "use the drafter/ folder of its run"
     return ContractMismatch(f"drafter {path}: {field}: {first['msg']}{advice}", field=field)
 
 

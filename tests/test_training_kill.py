@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from deploy.questions import Asking
-from draft_service.training.run import METRICS, train
+from draft_service.training.loop import METRICS
+from draft_service.training.run import train
 from draft_service.training.state import STATE_FILE
 from tests.training_fakes import Seen, answered, learnable_target, prompts, run_options, small_recipe
 

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from deploy.questions import Asking
-from draft_service.training.run import DRAFTER, train
+from draft_service.training.loop import DRAFTER
+from draft_service.training.run import train
 from tests.training_fakes import Seen, answered, learnable_target, prompts, run_options, small_recipe
 
 # float32 sums in another order, through a few AdamW steps.

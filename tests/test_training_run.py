@@ -14,8 +14,9 @@ from deploy.questions import Asking
 from draft_service.checkpoint import read_draft_config
 from draft_service.loader import load_drafter
 from draft_service.proposal import DraftItem, DraftMode
+from draft_service.training.loop import DRAFTER, METRICS, PROVENANCE
 from draft_service.training.recipe import Recipe, read_recipe
-from draft_service.training.run import DRAFTER, METRICS, PROVENANCE, train
+from draft_service.training.run import train
 from draft_service.training.scores import score
 from draft_service.training.state import STATE_FILE
 from draft_service.training.walk import WalkOptions, walk_all

@@ -14,7 +14,8 @@ from deploy.in_process import in_process
 from deploy.questions import Asking
 from draft_service.loader import load_drafter
 from draft_service.proposal import DraftDescription, DraftItem, DraftMode, DraftResult, ProposesTokens
-from draft_service.training.run import DRAFTER, train
+from draft_service.training.loop import DRAFTER
+from draft_service.training.run import train
 from draft_service.training.scores import conditional, score
 from draft_service.training.walk import Round, WalkOptions, begin, count_accepted, walk_all
 from protos import coordinator_pb2

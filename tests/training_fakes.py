@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from deploy.questions import Asking, PromptText, as_questions
+from draft_service.training.loop import RunOptions, SaveReport
 from draft_service.training.recipe import Recipe
-from draft_service.training.run import RunOptions, SaveReport
 from draft_service.training.trainer import StepReport
 from protos.shards import CapturedSequence, open_shards
 from target_service.answering_job import AnsweringOptions, answer_all

@@ -7,9 +7,11 @@ m tapped layers that the drafter reads, D width, n gathered anchors, k proposals
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -44,6 +46,48 @@ class AnchorBatch:
 
     def to(self, device: torch.device) -> AnchorBatch:
         return AnchorBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatch:
+    """The rows that a teacher sees before the pivots of n anchors: those of tokens a-W .. a-2.
+
+    Attributes:
+        features: [n, W - 1, 3, D] float32 of the first, the middle and the last layer.
+        valid: [n, W - 1] bool; beyond the stored text the other fields repeat its first row.
+        positions: [n, W - 1] int64, absolute.
+        anchors: [n] int64, absolute position a of each anchor.
+    """
+
+    features: torch.Tensor
+    valid: torch.Tensor
+    positions: torch.Tensor
+    anchors: torch.Tensor
+
+    def to(self, device: torch.device) -> WindowBatch:
+        return WindowBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryBatch:
+    """All stored rows of the T texts of n anchors, for nets that keep a history. L rows at most.
+
+    Attributes:
+        features: [T, L, m, D] float32; shorter texts repeat their last row.
+        positions: [T, L] int64, absolute.
+        texts: [n] which of the T texts an anchor is in.
+        visible: [n, L] bool, rows up to an anchor's pivot.
+        anchors: [n] int64, absolute position a of each anchor.
+    """
+
+    features: torch.Tensor
+    positions: torch.Tensor
+    texts: torch.Tensor
+    visible: torch.Tensor
+    anchors: torch.Tensor
+
+    def to(self, device: torch.device) -> HistoryBatch:
+        return HistoryBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
 class TrainingData:
@@ -89,7 +133,7 @@ class TrainingData:
         deciding = pivots[:, None] + torch.minimum(steps[None, :], left - 1)  # [n, k]
         columns = self.rows
         return AnchorBatch(
-            features=self.read(pivots)[:, self._layers],
+            features=self.read(pivots, self._layers),
             tokens=torch.cat([columns.labels[pivots][:, None], columns.labels[deciding]], dim=1),
             hidden=self.read_last(deciding.reshape(-1)).unflatten(0, (len(pivots), num_proposals)),
             log_normalisers=columns.log_normalisers[deciding],
@@ -97,10 +141,50 @@ class TrainingData:
             valid=steps[None, :] < left,
         )
 
-    def read(self, rows: torch.Tensor) -> torch.Tensor:
-        """Features of all captured layers [n, m', D] float32."""
-        shape = self._features[0].shape[1:]
-        return self._fetch(rows, lambda features, local: features[local], (len(rows), *shape))
+    def window(self, pivots: torch.Tensor, width: int) -> WindowBatch:
+        """What a teacher with window W = `width` sees before the pivot rows [n]."""
+        back = torch.arange(width - 1, 0, -1)  # W - 1 .. 1 rows before the pivot
+        before = self.rows.rows_before[pivots][:, None]  # [n, 1]
+        rows = pivots[:, None] - torch.minimum(back[None, :], before)  # [n, W - 1]
+        layers = [self._layers[0], self._layers[len(self._layers) // 2], self._layers[-1]]
+        features = self.read(rows.reshape(-1), layers).unflatten(0, tuple(rows.shape))
+        positions = self.rows.positions
+        return WindowBatch(features, back[None, :] <= before, positions[rows], positions[pivots] + 1)
+
+    def history(self, pivots: torch.Tensor, most_rows: int) -> HistoryBatch:
+        """All rows up to the pivots [n], but at most `most_rows` before the last pivot of a text."""
+        columns = self.rows
+        starts, texts = torch.unique(pivots - columns.rows_before[pivots], return_inverse=True)  # [T], [n]
+        ends = torch.zeros_like(starts).scatter_reduce(0, texts, pivots, "amax")  # [T] last pivot
+        starts = torch.maximum(starts, ends - (most_rows - 1))
+        length = int((ends - starts).max()) + 1
+        rows = torch.minimum(starts[:, None] + torch.arange(length)[None, :], ends[:, None])  # [T, L]
+        own = starts[texts][:, None] + torch.arange(length)[None, :]  # [n, L]
+        return HistoryBatch(
+            features=self.read(rows.reshape(-1), self._layers).unflatten(0, tuple(rows.shape)),
+            positions=columns.positions[rows],
+            texts=texts,
+            visible=own <= pivots[:, None],
+            anchors=columns.positions[pivots] + 1,
+        )
+
+    def with_layers(self, layer_ids: Sequence[int]) -> Self:
+        """The same rows, read with other layers; empty means all."""
+        other = copy.copy(self)
+        captured = self.manifests[0].tapped_layers
+        other.layer_ids = tuple(layer_ids) or captured
+        other._layers = _indices(other.layer_ids, captured)
+        return other
+
+    def read(self, rows: torch.Tensor, layers: Sequence[int] = ()) -> torch.Tensor:
+        """Features [n, m', D] float32 of the captured layers with these indices; empty means all."""
+        _, num_layers, width = self._features[0].shape
+        wanted = torch.tensor(list(layers) or range(num_layers))
+        return self._fetch(
+            rows,
+            lambda features, local: features[local[:, None], wanted],
+            (len(rows), len(wanted), width),
+        )
 
     def read_last(self, rows: torch.Tensor) -> torch.Tensor:
         """The target's last state [n, D] float32."""

@@ -5,7 +5,10 @@ n anchors, k proposals, V_d drafter vocabulary, D width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -56,13 +59,17 @@ def target_log_law(lm_head: torch.Tensor, batch: AnchorBatch) -> torch.Tensor:
     return batch.hidden @ lm_head.T - batch.log_normalisers[..., None]
 
 
-def laws(model: DraftModel, frozen: Frozen, batch: AnchorBatch, autocast: torch.dtype | None) -> Laws:
-    """Both laws of a batch; the drafter's products in `autocast`, laws and losses in float32."""
-    device = batch.features.device.type
+@contextmanager
+def autocast(device: torch.device, kind: Literal["none", "bfloat16"]) -> Iterator[None]:
+    """The products of a net in the recipe's type."""
     # A block has some tens of rows: the plain kernel is faster than the tiled ones, forward and backward.
     with (
         sdpa_kernel(SDPBackend.MATH),
-        torch.autocast(device, dtype=autocast or torch.bfloat16, enabled=autocast is not None),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=kind == "bfloat16"),
     ):
-        log_q = drafter_log_law(model, frozen.embedding, batch)
+        yield
+
+
+def laws(log_q: torch.Tensor, frozen: Frozen, batch: AnchorBatch) -> Laws:
+    """The net's law and the target's, in float32."""
     return Laws(log_q, target_log_law(frozen.lm_head, batch), frozen.columns[batch.greedy])

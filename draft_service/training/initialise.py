@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from draft_service.backbone import Attention, Block
+from draft_service.checkpoint import DraftCheckpointConfig
 from draft_service.model import DraftModel
+from draft_service.training.history_net import HistoryNet
 from draft_service.training.low_rank import fit_low_rank, principal_rows
 from draft_service.training.recipe import BlockInit, Recipe
 from draft_service.training.target_weights import TargetWeights
@@ -57,20 +59,24 @@ def start_model(model: DraftModel, target: TargetWeights, data: StartData, recip
     model.load_state_dict(initialise(model.config, recipe.seed).state_dict())
     with torch.no_grad():
         if recipe.block_init != "random":
-            copy_layers(model, target, data.features, source_layers(model, recipe.block_init))
+            copy_layers(model, target, data.features, source_layers(model.config, recipe.block_init))
         if recipe.head_init == "low_rank":
             fit_head(model, target, data)
+        if recipe.head == "none":
+            model.sequential_head.state_hidden_mlp.weight[:, : model.config.rank] = 0.0
 
 
-def source_layers(model: DraftModel, init: BlockInit) -> list[int]:
+def source_layers(config: DraftCheckpointConfig, init: BlockInit) -> list[int]:
     """The target layer each block is copied from."""
-    depth, last = model.config.num_layers, model.config.num_target_layers - 1
+    depth, last = config.num_layers, config.num_target_layers - 1
     if init == "last_layers":
         return [max(last - depth + 1 + i, 0) for i in range(depth)]
     return [round((i + 1) * last / depth) for i in range(depth)]
 
 
-def copy_layers(model: DraftModel, target: TargetWeights, features: torch.Tensor, layers: list[int]) -> None:
+def copy_layers(
+    model: DraftModel | HistoryNet, target: TargetWeights, features: torch.Tensor, layers: list[int]
+) -> None:
     """Copies decoder layers into the blocks, and the final norm."""
     for block, index in zip(model.layers, layers, strict=True):
         assert isinstance(block, Block)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from draft_service.checkpoint import DraftCheckpointConfig, read_draft_config
 from draft_service.model import DraftModel
 from draft_service.training.data import TrainingData
 from draft_service.training.forward import Frozen
-from draft_service.training.initialise import StartData, start_model
+from draft_service.training.history_net import HistoryNet
+from draft_service.training.initialise import StartData, copy_layers, source_layers, start_model
 from draft_service.training.recipe import Recipe
 from draft_service.training.schedule import generator
-from draft_service.training.target_weights import load_target_weights
+from draft_service.training.target_weights import TargetWeights, load_target_weights
+from draft_service.training.teacher import TeacherModel
 from draft_service.training.vocabulary import choose_vocabulary, columns_of
 from draft_service.untrained import UntrainedOptions, untrained_config
 from draft_service.weights import load_model, load_token_ids
@@ -34,35 +36,37 @@ class Prepared:
     """Everything a trainer needs.
 
     Attributes:
-        model: started, on the device.
+        model: started, on the device: a DraftModel, or a HistoryNet where the recipe asks for one.
         frozen: of the target, on the device.
         token_ids: [V_d] target ids, None without a reduced vocabulary.
     """
 
     config: DraftCheckpointConfig
-    model: DraftModel
+    model: nn.Module
     frozen: Frozen
     data: TrainingData
     token_ids: torch.Tensor | None
 
 
 def prepare(
-    recipe: Recipe, folders: Sequence[Path], target: Path, init_from: Path | None, device: str
+    recipe: Recipe, data: TrainingData, target: Path, init_from: Path | None, device: str
 ) -> Prepared:
-    """Reads data and target, chooses the vocabulary and starts the weights.
+    """Reads the target, chooses the vocabulary and starts the weights.
 
     Raises:
-        InvalidRequest, NotFound, ContractMismatch: folders, target and recipe do not fit together.
+        InvalidRequest, ContractMismatch: data, target and recipe do not fit together.
     """
-    data = TrainingData(folders, recipe.target_layer_ids, recipe.held_out_fraction)
     weights = load_target_weights(target, data.manifests[0].target)
     vocab_size = len(weights.embedding)
     if init_from is None:
         token_ids = _vocabulary(recipe, data, target, vocab_size)
         config = drafter_config(recipe, data, target)
-        model = DraftModel(config)
-        start_model(model, weights, _start_data(data, token_ids, vocab_size, recipe), recipe)
+        model = _started(config, weights, _start_data(data, token_ids, vocab_size, recipe), recipe)
     else:
+        if recipe.net != "dlite" or recipe.path != "teacher_free":
+            raise InvalidRequest(
+                "only a drafter without a teacher starts from a checkpoint", field="init_from"
+            )
         config = read_draft_config(init_from)
         check_start(config, drafter_config(recipe, data, target))
         model, token_ids = load_model(init_from, config), load_token_ids(init_from, config)
@@ -73,6 +77,29 @@ def prepare(
     )
     reduced = None if config.draft_vocab_size is None else token_ids
     return Prepared(config, model.to(device), frozen, data, reduced)
+
+
+def as_teacher(prepared: Prepared, recipe: Recipe) -> Prepared:
+    """The same start for the net with a window."""
+    teacher = TeacherModel(prepared.config)
+    teacher.load_state_dict(prepared.model.state_dict(), strict=False)
+    teacher.start_window(recipe.seed)
+    return replace(prepared, model=teacher.to(prepared.frozen.embedding.device))
+
+
+def _started(
+    config: DraftCheckpointConfig, weights: TargetWeights, start: StartData, recipe: Recipe
+) -> nn.Module:
+    if recipe.net == "dlite":
+        model = DraftModel(config)
+        start_model(model, weights, start, recipe)
+        return model
+    net = HistoryNet(config, has_heads=recipe.net == "dspark")
+    net.start(recipe.seed)
+    if recipe.block_init != "random":
+        with torch.no_grad():
+            copy_layers(net, weights, start.features, source_layers(net.config, recipe.block_init))
+    return net
 
 
 def drafter_config(recipe: Recipe, data: TrainingData, target: Path) -> DraftCheckpointConfig:

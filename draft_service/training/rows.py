@@ -25,6 +25,8 @@ class Rows:
         greedy: int64, the argmax of the target's law of the next token.
         log_normalisers: float32.
         rows_left: int64, rows of the same text from this one on, this one included.
+        rows_before: int64, rows of the same text before this one.
+        positions: int64, absolute, of the token whose features the row has.
         is_pivot: bool, the next token is a response token (an anchor) that another one follows.
         held_out: bool, of a prompt kept for evaluation.
     """
@@ -33,6 +35,8 @@ class Rows:
     greedy: torch.Tensor
     log_normalisers: torch.Tensor
     rows_left: torch.Tensor
+    rows_before: torch.Tensor
+    positions: torch.Tensor
     is_pivot: torch.Tensor
     held_out: torch.Tensor
 
@@ -66,6 +70,8 @@ def _of_sequence(sequence: CapturedSequence, held_out_fraction: float) -> Rows:
         greedy=sequence.greedy_tokens.to(torch.int64),
         log_normalisers=sequence.log_normalisers,
         rows_left=rows_left,
+        rows_before=torch.arange(count),
+        positions=positions,
         is_pivot=(positions >= sequence.prompt_length - 1) & (rows_left > 1),
         held_out=torch.full((count,), held_out),
     )

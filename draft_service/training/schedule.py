@@ -37,11 +37,17 @@ class AnchorOrder:
     Args:
         num_anchors: of one epoch.
         seed: of the order.
+        texts: [num_anchors] the text of each anchor, with `per_text` > 1.
+        per_text: anchors of a text, drawn at random, that follow each other; whole runs are shuffled.
     """
 
-    def __init__(self, num_anchors: int, seed: int) -> None:
+    def __init__(
+        self, num_anchors: int, seed: int, texts: torch.Tensor | None = None, per_text: int = 1
+    ) -> None:
         self._num_anchors = num_anchors
         self._seed = seed
+        self._texts = texts if per_text > 1 else None
+        self._per_text = per_text
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
 
@@ -57,6 +63,26 @@ class AnchorOrder:
 
     def _of(self, epoch: int) -> torch.Tensor:
         if epoch != self._epoch:
-            self._order = torch.randperm(self._num_anchors, generator=generator(self._seed, 2, epoch))
+            source = generator(self._seed, 2, epoch)
+            self._order = torch.randperm(self._num_anchors, generator=source)
+            if self._texts is not None:
+                self._order = in_runs(self._order, self._texts, self._per_text, source)
             self._epoch = epoch
         return self._order
+
+
+def in_runs(
+    order: torch.Tensor,  # [A] a permutation
+    texts: torch.Tensor,  # [A] the text of each anchor
+    per_text: int,
+    source: torch.Generator,
+) -> torch.Tensor:
+    """The permutation with anchors of a text brought together in runs of `per_text`, runs in random order."""
+    by_text = order[torch.argsort(texts[order], stable=True)]  # texts one after another, random inside
+    _, sizes = torch.unique_consecutive(texts[by_text], return_counts=True)
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    rank = torch.arange(len(order)) - starts
+    first_of_run = rank % per_text == 0
+    run = first_of_run.cumsum(0) - 1
+    keys = torch.randperm(int(run[-1]) + 1, generator=source)
+    return by_text[torch.argsort(keys[run], stable=True)]

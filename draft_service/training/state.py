@@ -32,6 +32,8 @@ def save_state(folder: Path, trainer: Trainer, recipe_digest: str) -> None:
         for moment in _MOMENTS:
             if moment in moments:
                 tensors[f"{moment}.{name}"] = moments[moment]
+        if "step" in moments and int(moments["step"]) != trainer.step:
+            tensors[f"updates.{name}"] = moments["step"]
     metadata = {"step": str(trainer.step), "recipe": recipe_digest}
     data = save({name: value.cpu().contiguous() for name, value in tensors.items()}, metadata)
     write_atomically(folder / STATE_FILE, data)
@@ -68,10 +70,13 @@ def restore_state(folder: Path, trainer: Trainer, recipe_digest: str) -> bool:
 def _restore(opened: safe_open, name: str, value: torch.nn.Parameter, trainer: Trainer, step: int) -> None:
     value.copy_(opened.get_tensor(f"model.{name}"))
     trainer.average[name].copy_(opened.get_tensor(f"average.{name}"))
-    if step == 0:
-        return
+    keys = opened.keys()
+    if step == 0 or f"{_MOMENTS[0]}.{name}" not in keys:
+        return  # a weight that was frozen until now
     moments = {key: opened.get_tensor(f"{key}.{name}").to(value.device) for key in _MOMENTS}
-    trainer.optimiser.state[value] = {"step": torch.tensor(float(step)), **moments}
+    # Fewer updates than steps: frozen for some of them.
+    updates = opened.get_tensor(f"updates.{name}") if f"updates.{name}" in keys else torch.tensor(float(step))
+    trainer.optimiser.state[value] = {"step": updates, **moments}
 
 
 def digest_of(document: object) -> str:

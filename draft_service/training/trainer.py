@@ -8,24 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from draft_service.model import DraftModel
-from draft_service.training.data import TrainingData
-from draft_service.training.forward import Frozen, Laws, laws
-from draft_service.training.losses import (
-    LossWeights,
-    combine,
-    cross_entropy,
-    kl_divergence,
-    l1_distance,
-)
 from draft_service.training.metrics import Agreement, agreement
+from draft_service.training.objective import Group, Objective
 from draft_service.training.ranks import Ranks
 from draft_service.training.recipe import Recipe
 from draft_service.training.schedule import AnchorOrder, block_size_of, lr_factor
 
 # Steps between two updates of the average: an update reads and writes every weight.
 _AVERAGE_EVERY = 8
-_AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
+# What learns at the head's rate: the parts after a net's backbone.
+_HEADS = ("sequential_head.", "markov.", "confidence.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +35,15 @@ class Trainer:
 
     Args:
         model: started or restored, on the device to compute on.
-        frozen: of the target, on the same device.
-        data: where anchors come from.
+        objective: what it learns, and where anchors come from.
         recipe: all choices.
         ranks: the processes that share each batch.
     """
 
     def __init__(
         self,
-        model: DraftModel,
-        frozen: Frozen,
-        data: TrainingData,
+        model: nn.Module,
+        objective: Objective,
         recipe: Recipe,
         ranks: Ranks | None = None,
     ) -> None:
@@ -63,10 +53,10 @@ class Trainer:
         self.average = {name: value.detach().clone() for name, value in model.named_parameters()}
         self.optimiser = torch.optim.AdamW(parameter_groups(model, recipe), betas=recipe.betas, fused=True)
         self._ranks = ranks or Ranks()
-        self._frozen = frozen
-        self._data = data
-        self._order = AnchorOrder(len(data.anchors), recipe.seed)
-        self._device = frozen.embedding.device
+        self._objective = objective
+        anchors, rows = objective.data.anchors, objective.data.rows
+        texts = anchors - rows.rows_before[anchors]
+        self._order = AnchorOrder(len(anchors), recipe.seed, texts, recipe.anchors_per_text)
 
     def advance(self) -> StepReport:
         """One step over `batch_anchors` anchors."""
@@ -80,6 +70,7 @@ class Trainer:
             loss, found = self._group(group_index)
             total, counts = total + loss, counts.plus(found)
         self._ranks.sum_gradients(self.model)
+        self._objective.restrain(self.model, step)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -91,15 +82,14 @@ class Trainer:
     def _group(self, index: int) -> tuple[float, Agreement]:
         recipe = self.recipe
         start = self.step * recipe.batch_anchors + index * recipe.group_anchors
-        pivots = self._data.anchors[self._order.take(start, recipe.group_anchors)]
+        pivots = self._objective.data.anchors[self._order.take(start, recipe.group_anchors)]
         k = recipe.num_proposals
         if recipe.variable_block:
             k = block_size_of(self.step, index, k, recipe.block_bias, recipe.seed)
-        batch = self._data.gather(pivots, k).to(self._device)
-        found = laws(self.model, self._frozen, batch, _AUTOCAST[recipe.autocast])
-        loss = group_loss(found, batch.valid, recipe, self.step)
+        group = self._objective.group(self.model, pivots, k, self.step)
+        loss = self._objective.loss(group, self.step)
         (loss / recipe.batch_anchors).backward()
-        counts = agreement(found.log_q, found.log_p, found.greedy, batch.valid, recipe.num_proposals)
+        counts = counts_of(group, recipe.num_proposals)
         return float(loss.detach()), counts
 
     @torch.no_grad()
@@ -112,16 +102,13 @@ class Trainer:
             self.average[name].lerp_(value.detach(), 1.0 - decay)
 
 
-def group_loss(found: Laws, valid: torch.Tensor, recipe: Recipe, step: int) -> torch.Tensor:
-    """The summed loss of one group; KL in place of L1 in the first part of the steps."""
-    weights = LossWeights(recipe.greedy_weight, recipe.law_weight, recipe.position_decay)
-    distance = kl_divergence if step < recipe.kl_fraction * recipe.steps else l1_distance
-    return combine(
-        cross_entropy(found.log_q, found.greedy), distance(found.log_p, found.log_q), valid, weights
-    )
+def counts_of(group: Group, num_proposals: int) -> Agreement:
+    """The agreement of one group."""
+    found = group.found
+    return agreement(found.log_q, found.log_p, found.greedy, group.valid, num_proposals)
 
 
-def parameter_groups(model: DraftModel, recipe: Recipe) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
     """Backbone and head with their own learning rates; norms, biases and embeddings do not decay."""
     groups = []
     named = list(model.named_parameters())
@@ -130,7 +117,7 @@ def parameter_groups(model: DraftModel, recipe: Recipe) -> list[dict[str, object
             chosen = [
                 value
                 for name, value in named
-                if name.startswith("sequential_head.") == is_head and _decays(name, value) == decays
+                if name.startswith(_HEADS) == is_head and _decays(name, value) == decays
             ]
             weight_decay = recipe.weight_decay if decays else 0.0
             groups.append({"params": chosen, "lr": rate, "peak": rate, "weight_decay": weight_decay})
@@ -143,14 +130,10 @@ def _decays(name: str, value: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def evaluate(
-    model: DraftModel, frozen: Frozen, data: TrainingData, pivots: Iterable[torch.Tensor], recipe: Recipe
+    model: nn.Module, objective: Objective, pivots: Iterable[torch.Tensor], num_proposals: int
 ) -> Agreement:
     """Agreement over batches of pivot rows, every block of the full size."""
-    counts = Agreement.nothing(recipe.num_proposals)
+    counts = Agreement.nothing(num_proposals)
     for rows in pivots:
-        batch = data.gather(rows, recipe.num_proposals).to(frozen.embedding.device)
-        found = laws(model, frozen, batch, _AUTOCAST[recipe.autocast])
-        counts = counts.plus(
-            agreement(found.log_q, found.log_p, found.greedy, batch.valid, recipe.num_proposals)
-        )
+        counts = counts.plus(counts_of(objective.group(model, rows, num_proposals, None), num_proposals))
     return counts
