@@ -44,6 +44,7 @@ VERBS = {
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),
     "eval": Verb("deploy.evaluate", "walk held-out text with a drafter: tau by set and position"),
+    "ship": Verb("deploy.ship", "make a trained drafter a folder of the project, with its card"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 

@@ -48,10 +48,12 @@ def check(folders: Sequence[Path], target: Path, against: Sequence[Path]) -> lis
     Raises:
         NotFound, InvalidRequest, ContractMismatch: a folder or file cannot be used.
     """
-    return find(_texts(folders, FileTokenizer(target)), hashes_of(against))
+    return find(texts_of(folders, target), hashes_of(against))
 
 
-def _texts(folders: Sequence[Path], tokenizer: FileTokenizer) -> Iterator[tuple[str, str]]:
+def texts_of(folders: Sequence[Path], target: Path) -> Iterator[tuple[str, str]]:
+    """Source and text, prompt and response, of every sequence of the shards."""
+    tokenizer = FileTokenizer(target)
     for folder in folders:
         _, shards = open_shards(folder)
         for shard in shards:

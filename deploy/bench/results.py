@@ -20,8 +20,9 @@ def save(result: Mapping[str, Any], folder: Path) -> Path:
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """All results of a folder, by name."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """All results of yardsticks in a folder, by name; other figures that are kept there have no bar."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [result for result in found if "bar" in result]
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
