@@ -32,6 +32,9 @@ def coordinator(
         int | None, typer.Option(help="v, rows verified in a round, the anchor included; 1 = no speculation.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="auto, drafter, lookup or lookup_then_drafter.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a record of every round to this file (no text in it).")
+    ] = None,
     emulate_target_link: Annotated[
         str | None, typer.Option(help="RTT[,JITTER[,BANDWIDTH]] of a slower link, such as 20ms,2ms,1gbit.")
     ] = None,
@@ -60,6 +63,7 @@ def coordinator(
             num_draft_tokens=num_draft_tokens,
             verify_block_size=verify_block_size,
             source=source,
+            trace=trace,
             emulate_target_link=emulate_target_link,
             emulate_draft_link=emulate_draft_link,
             token_file=token_file,

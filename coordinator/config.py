@@ -55,6 +55,8 @@ class CoordinatorConfig(ServiceConfig):
     # How long the start waits for the target (and the drafter).
     connect_seconds: float = Field(default=60.0, gt=0)
     drain_seconds: float = Field(default=5.0, ge=0)
+    # A record of every round is written there (see docs/traces.md).
+    trace: Path | None = None
     # A link made slower for measuring: RTT[,JITTER[,BANDWIDTH]], such as 20ms,2ms,1gbit.
     emulate_target_link: str | None = None
     emulate_draft_link: str | None = None

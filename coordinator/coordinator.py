@@ -30,6 +30,7 @@ from coordinator.sizes import refuse_oversized
 from coordinator.slots import Slots
 from coordinator.tokenizer import Tokenizer
 from coordinator.tools import read_tools
+from coordinator.trace.feed import RoundFeed
 from coordinator.turns import Turn
 from protos import common_pb2, coordinator_pb2, rpc
 from protos.coordinator_pb2 import ProposalSource
@@ -76,7 +77,8 @@ class Coordinator:
             config.client_stall_seconds,
             config.target_loss_seconds,
         )
-        services = Services(backends.target, backends.drafter, Epochs(epoch_start))
+        self.feed = RoundFeed()
+        services = Services(backends.target, backends.drafter, Epochs(epoch_start), self.feed)
         self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas)
         self._random_bytes = random_bytes
         self._slots = Slots(config.max_running, config.max_waiting)
@@ -148,6 +150,7 @@ class Coordinator:
         """See `Listener`."""
         assert choice.finished is not None
         self.metrics.observe(choice.finished, generation.seconds)
+        self.feed.note_text(choice.finished)
         request, tokens = generation.request, choice.session.tokens
         if request.session.is_kept and len(tokens) > request.num_prompt_tokens:
             turn = Turn.of(request.session.chat_text, tokens, request.num_prompt_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -31,7 +31,8 @@ class CoordinatorServicer:
         self._client_stall_seconds = client_stall_seconds
         self._statuses: set[asyncio.Task[None]] = set()
 
-    def service(self) -> rpc.Service:
+    def service(self, others: Mapping[str, grpc.RpcMethodHandler[Any, Any]] | None = None) -> rpc.Service:
+        """All methods, with `others` beside its own."""
         return rpc.Service(
             NAME,
             {
@@ -41,6 +42,7 @@ class CoordinatorServicer:
                 "ListModels": rpc.unary(pb.ListModelsRequest, self.list_models),
                 "GetServerInfo": rpc.unary(pb.GetServerInfoRequest, self.get_server_info),
                 "Tokenize": rpc.unary(pb.TokenizeRequest, self.tokenize),
+                **(others or {}),
             },
         )
 

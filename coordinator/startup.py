@@ -16,6 +16,7 @@ from coordinator.gauges import Gauges, Link
 from coordinator.server import CoordinatorServicer
 from coordinator.target_link import TargetLink
 from coordinator.tokenizer_fetch import fetch_tokenizer
+from coordinator.trace.watch import Watch, start_watch
 from protos import rpc
 from protos.errors import Unavailable
 from protos.security import Endpoint, SecurityFiles, ServerSecurity
@@ -24,32 +25,49 @@ log = logging.getLogger("dlite.coordinator")
 
 
 @dataclass(frozen=True, eq=False)
-class RunningCoordinator:
-    """A started coordinator. `address` is where clients find it."""
+class Ports:
+    """What is open to the outside: the public port, the admin port or none, and who watches."""
 
-    address: str
+    server: rpc.RunningServer
+    admin: AdminServer | None
+    watch: Watch
+
+    async def stop(self) -> None:
+        """Closes them; a trace of rounds is whole afterwards."""
+        await self.server.stop(1.0)
+        await self.watch.stop()
+        if self.admin is not None:
+            await asyncio.to_thread(self.admin.stop)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningCoordinator:
+    """A started coordinator."""
+
     coordinator: Coordinator
     target: TargetLink
     drafter: DraftLink | None
-    server: rpc.RunningServer
-    admin: AdminServer | None
+    ports: Ports
     drain_seconds: float
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return self.ports.server.address
 
     @property
     def admin_address(self) -> str:
         """Of the admin port; empty when there is none."""
-        return self.admin.address if self.admin is not None else ""
+        return self.ports.admin.address if self.ports.admin is not None else ""
 
     async def stop(self) -> None:
-        """Lets running requests end, ends the streams with an end frame, closes the port."""
-        await self.server.set_ready(False)
+        """Lets running requests end, ends the streams with an end frame, closes the ports."""
+        await self.ports.server.set_ready(False)
         await self.coordinator.drain(self.drain_seconds)
         if self.drafter is not None:
             await self.drafter.stop()
         await self.target.stop()
-        await self.server.stop(1.0)
-        if self.admin is not None:
-            await asyncio.to_thread(self.admin.stop)
+        await self.ports.stop()
 
 
 class Readiness:
@@ -107,42 +125,47 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
             drafter = await _connect_drafter(endpoint, config, coordinator_id, target)
         backends = Backends(target, drafter, tokenizer)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
-        admin = _start_admin(config, coordinator, target, drafter)
-        servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
-        server = await _start_server(servicer.service(), config.address, front, admin)
+        links: dict[str, Link] = {"target": target} | ({"draft": drafter} if drafter is not None else {})
+        watch = start_watch(coordinator, backends, links, config.trace, target.kv_stats)
+        ports = await _open_ports(config, coordinator, watch, links, front)
     except BaseException:
         for link in (drafter, target):
             if link is not None:
                 await link.stop()
         raise
-    readiness.watch(server)
-    await server.set_ready(target.is_connected)
-    return RunningCoordinator(
-        server.address, coordinator, target, drafter, server, admin, config.drain_seconds
-    )
+    readiness.watch(ports.server)
+    await ports.server.set_ready(target.is_connected)
+    return RunningCoordinator(coordinator, target, drafter, ports, config.drain_seconds)
 
 
 def _start_admin(
-    config: CoordinatorConfig, coordinator: Coordinator, target: TargetLink, drafter: DraftLink | None
+    config: CoordinatorConfig, coordinator: Coordinator, links: dict[str, Link]
 ) -> AdminServer | None:
     if not config.admin_address:
         return None
-    links: dict[str, Link] = {"target": target}
-    if drafter is not None:
-        links["draft"] = drafter
     metrics = coordinator.metrics
     metrics.registry.register(Gauges(metrics.model, coordinator.load, links))
     return AdminServer(config.admin_address, metrics.registry, lambda: coordinator.is_ready)
 
 
-async def _start_server(
-    service: rpc.Service, address: str, security: ServerSecurity, admin: AdminServer | None
-) -> rpc.RunningServer:
+async def _open_ports(
+    config: CoordinatorConfig,
+    coordinator: Coordinator,
+    watch: Watch,
+    links: dict[str, Link],
+    security: ServerSecurity,
+) -> Ports:
+    """Opens both ports; when one cannot be had nothing stays open."""
+    servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
+    service = servicer.service(watch.observer.methods())
+    admin: AdminServer | None = None
     try:
-        return await rpc.start_server(service, address, security)
+        admin = _start_admin(config, coordinator, links)
+        return Ports(await rpc.start_server(service, config.address, security), admin, watch)
     except BaseException:
         if admin is not None:
             admin.stop()
+        await watch.stop()
         raise
 
 

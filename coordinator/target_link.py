@@ -13,13 +13,15 @@ from coordinator.links import ItemOutbox, StreamLink
 from coordinator.pairing import check_protocol
 from coordinator.ports import Inbox, StreamLost
 from coordinator.tuner.link_estimate import LinkEstimate
-from protos import common_pb2, rpc, target_pb2
+from protos import common_pb2, coordinator_pb2, rpc, target_pb2
 from protos.errors import ContractMismatch
 from protos.security import Address
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")
 METHOD = "/dlite.v1.Target/Decode"
+# A target that works says how far it is once a second; what it said is old after this time.
+_PROGRESS_SECONDS = 3.0
 
 
 def _pack(commands: list[target_pb2.Command]) -> target_pb2.TargetCommand:
@@ -55,6 +57,8 @@ class TargetLink:
         self._on_change = on_change
         self._now = now
         self._describe: common_pb2.Describe | None = None
+        self._progress: target_pb2.Progress | None = None
+        self._progress_at = 0.0
         self._connected = asyncio.Event()
         self._inboxes: dict[str, Inbox] = {}
         self._closing: dict[tuple[str, int], target_pb2.Command] = {}
@@ -80,6 +84,17 @@ class TargetLink:
     def rtt_seconds(self) -> float | None:
         """Round trip of the wire alone, from the last echoed stamp."""
         return self._stamps.last_rtt_seconds
+
+    def kv_stats(self) -> coordinator_pb2.KvStats | None:
+        """How full the target's pool is; None when it has said nothing of late."""
+        progress = self._progress
+        if progress is None or self._now() - self._progress_at > _PROGRESS_SECONDS:
+            return None
+        return coordinator_pb2.KvStats(
+            pages_held=progress.pages_held,
+            pages_cached=progress.pages_cached,
+            num_pages=self.describe.num_pages,
+        )
 
     def start(self) -> None:
         self._link.start()
@@ -177,6 +192,8 @@ class TargetLink:
 
     def _route(self, event: target_pb2.Event) -> None:
         kind = event.WhichOneof("kind")
+        if kind == "progress":
+            self._progress, self._progress_at = event.progress, self._now()
         if kind is None or kind == "progress":
             return
         body = getattr(event, kind)

@@ -18,6 +18,8 @@ from draft_service.replay import ReplayDrafter, ReplayOptions, read_recordings
 from draft_service.weights import fingerprint, load_model, load_token_ids
 from protos.errors import ContractMismatch
 
+FLOAT32_BYTES = 4
+
 
 def load_drafter(checkpoint: Path, target: Path, overrides: Sequence[str] = ()) -> Drafter:
     """Loads a dlite_v1 checkpoint and the embedding of its target, in float32.
@@ -56,6 +58,7 @@ def describe(config: DraftCheckpointConfig, checkpoint: Path, digest: str) -> Dr
         dtype="float32",
         trained_for_fingerprint=config.target_fingerprint,
         variable_block=config.variable_block,
+        kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * FLOAT32_BYTES,
         notes=config.notes,
     )
 

@@ -82,7 +82,11 @@ class DraftResult:
 
 @dataclass(frozen=True)
 class DraftDescription:
-    """What a coordinator checks before it uses a drafter. Zero or empty: unknown, not checked."""
+    """What a coordinator checks before it uses a drafter. Zero or empty: unknown, not checked.
+
+    Args:
+        kv_bytes_per_token: what this drafter would keep for a token if it kept a history; it keeps none.
+    """
 
     drafter_kind: str
     model: str
@@ -97,6 +101,7 @@ class DraftDescription:
     dtype: str
     trained_for_fingerprint: str = ""
     variable_block: bool = False
+    kv_bytes_per_token: int = 0
     notes: tuple[str, ...] = field(default=())
 
 

@@ -121,6 +121,7 @@ def write_description(description: DraftDescription, num_threads: int) -> common
         drafter_kind=description.drafter_kind,
         trained_for_fingerprint=description.trained_for_fingerprint,
         variable_block=description.variable_block,
+        kv_bytes_per_token=description.kv_bytes_per_token,
         notes=description.notes,
         num_threads=num_threads,
         max_verify_block_size=description.block_size,

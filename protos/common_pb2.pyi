@@ -90,7 +90,7 @@ class End(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Describe(_message.Message):
-    __slots__ = ("protocol", "noise_version", "model", "fingerprint", "embedding_hash", "tokenizer_hash", "vocab_size", "hidden_size", "num_layers", "tapped_layers", "block_size", "anchor_group_size", "dtype", "attention_kernel", "linear_kernel", "max_context", "max_message_bytes", "page_size", "num_pages", "eos_token_ids", "generation_defaults", "drafter_kind", "trained_for_fingerprint", "variable_block", "notes", "num_threads", "max_verify_block_size")
+    __slots__ = ("protocol", "noise_version", "model", "fingerprint", "embedding_hash", "tokenizer_hash", "vocab_size", "hidden_size", "num_layers", "tapped_layers", "block_size", "anchor_group_size", "dtype", "attention_kernel", "linear_kernel", "max_context", "max_message_bytes", "page_size", "num_pages", "eos_token_ids", "generation_defaults", "drafter_kind", "trained_for_fingerprint", "variable_block", "notes", "num_threads", "max_verify_block_size", "kv_bytes_per_token")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NOISE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class Describe(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     NUM_THREADS_FIELD_NUMBER: _ClassVar[int]
     MAX_VERIFY_BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     protocol: Protocol
     noise_version: int
     model: str
@@ -145,7 +146,8 @@ class Describe(_message.Message):
     notes: _containers.RepeatedScalarFieldContainer[str]
     num_threads: int
     max_verify_block_size: int
-    def __init__(self, protocol: _Optional[_Union[Protocol, _Mapping]] = ..., noise_version: _Optional[int] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., embedding_hash: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., tapped_layers: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., anchor_group_size: _Optional[int] = ..., dtype: _Optional[str] = ..., attention_kernel: _Optional[str] = ..., linear_kernel: _Optional[str] = ..., max_context: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., page_size: _Optional[int] = ..., num_pages: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., drafter_kind: _Optional[str] = ..., trained_for_fingerprint: _Optional[str] = ..., variable_block: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., num_threads: _Optional[int] = ..., max_verify_block_size: _Optional[int] = ...) -> None: ...
+    kv_bytes_per_token: int
+    def __init__(self, protocol: _Optional[_Union[Protocol, _Mapping]] = ..., noise_version: _Optional[int] = ..., model: _Optional[str] = ..., fingerprint: _Optional[str] = ..., embedding_hash: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., hidden_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., tapped_layers: _Optional[_Iterable[int]] = ..., block_size: _Optional[int] = ..., anchor_group_size: _Optional[int] = ..., dtype: _Optional[str] = ..., attention_kernel: _Optional[str] = ..., linear_kernel: _Optional[str] = ..., max_context: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., page_size: _Optional[int] = ..., num_pages: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., generation_defaults: _Optional[_Union[GenerationDefaults, _Mapping]] = ..., drafter_kind: _Optional[str] = ..., trained_for_fingerprint: _Optional[str] = ..., variable_block: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., num_threads: _Optional[int] = ..., max_verify_block_size: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ...) -> None: ...
 
 class GenerationDefaults(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k")

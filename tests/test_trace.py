@@ -45,8 +45,8 @@ def record(**changes: Any) -> RoundRecord:
         "cohort": 5,
         "cohort_size": 2,
         "parts": PARTS,
-        "target_step": Step(9, 10, 0, 0.010, 200),
-        "draft_step": Step(8, 2, 0, 0.002, 0),
+        "target_step": Step(10, 0.010, 200, 9),
+        "draft_step": Step(2, 0.002, 7, 8),
         "plan": Share(5, 2, 1, 321.5, False),
     }
     return RoundRecord(**{**values, **changes})
@@ -58,7 +58,7 @@ def decode(data: bytes) -> list[RoundRecord | Lost]:
 
 small = st.integers(0, 2**40)
 seconds = st.floats(0, 1e6, allow_nan=False)
-steps = st.builds(Step, small, small, small, seconds, small)
+steps = st.builds(Step, small, seconds, small, small)
 records = st.builds(
     RoundRecord,
     ended=seconds,

@@ -108,8 +108,8 @@ def _flat(record: RoundRecord) -> list[Any]:
             parts.queue,
             parts.scheduling,
         ),
-        *(target.number, target.rows, target.prefill_rows, target.seconds, target.context),
-        *(draft.number, draft.rows, draft.prefill_rows, draft.seconds, draft.context),
+        *(target.rows, target.seconds, target.context, target.number),
+        *(draft.rows, draft.seconds, draft.context, draft.number),
         *(plan.block_size, plan.num_requests, plan.num_cohorts, plan.tokens_per_second, plan.is_probe),
     ]
 

@@ -43,16 +43,16 @@ class Step:
     """The target's step, or the drafter's batch, that a round was part of: what the tuner learns costs from.
 
     Args:
-        number: which; rounds that shared it have the same. 0: not told.
-        rows: of the step, or items of the batch; prefill_rows: those that computed a prompt.
-        seconds: of the whole step. context: tokens that its rows read (of a target only).
+        rows: of the step, or items of the batch; 0: not told, or it computed a prompt as well.
+        seconds: of the whole step; 0: not told.
+        context: committed tokens that its rows read, or proposals that were asked for.
+        number: which step; rounds that shared it have the same. 0: not told.
     """
 
-    number: int = 0
     rows: int = 0
-    prefill_rows: int = 0
     seconds: float = 0.0
     context: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True)

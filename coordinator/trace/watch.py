@@ -1,0 +1,77 @@
+"""Everything that watches one coordinator, put together: the file of rounds, and what is told over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from coordinator.coordinator import Backends, Coordinator
+from coordinator.gauges import Link
+from coordinator.trace.observer import AskKv, Observer, header_now
+from coordinator.trace.writer import TraceWriter
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """`observer` answers those who ask; `writer` writes a file, or there is none."""
+
+    observer: Observer
+    writer: TraceWriter | None
+    listening: ExitStack
+
+    async def stop(self) -> None:
+        """The file is whole afterwards."""
+        self.listening.close()
+        if self.writer is not None:
+            await asyncio.to_thread(self.writer.stop)
+
+
+def start_watch(
+    coordinator: Coordinator,
+    backends: Backends,
+    links: Mapping[str, Link],
+    trace_file: Path | None,
+    ask_kv: AskKv,
+) -> Watch:
+    """Begins to watch a coordinator.
+
+    Args:
+        ask_kv: how full the target is; None while it says nothing.
+        trace_file: rounds are written there; None: nowhere.
+
+    Raises:
+        InvalidRequest: the file cannot be made.
+    """
+
+    def about_now() -> dict[str, str | int | float]:
+        return about(backends)
+
+    observer = Observer(coordinator.feed, coordinator.load, links, lambda: None, about_now, ask_kv)
+    listening = ExitStack()
+    writer = None
+    if trace_file is not None:
+        writer = TraceWriter(trace_file, header_now(about_now()))
+        listening.enter_context(coordinator.feed.listening(writer))
+    return Watch(observer, writer, listening)
+
+
+def about(backends: Backends) -> dict[str, str | int | float]:
+    """What the header of a trace says of target and drafter."""
+    target = backends.target.describe
+    found: dict[str, str | int | float] = {
+        "model": PurePath(target.model).name,
+        "model_fingerprint": target.fingerprint,
+        "hidden_size": target.hidden_size,
+        "num_tapped_layers": len(target.tapped_layers),
+        "kv_bytes_per_token": target.kv_bytes_per_token,
+    }
+    drafter = backends.drafter.describe if backends.drafter is not None else None
+    if drafter is not None:
+        found["drafter"] = PurePath(drafter.model).name
+        found["drafter_kind"] = drafter.drafter_kind
+        found["drafter_block_size"] = drafter.block_size
+        found["drafter_kv_bytes_per_token"] = drafter.kv_bytes_per_token
+    return found
