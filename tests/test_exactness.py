@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from deploy.in_process import InProcess, in_process
 from draft_service.replay import ReplayDrafter, ReplayOptions
 from protos import coordinator_pb2
 from target_service.build import BuiltTarget, assemble
+from target_service.commands import Event
 from target_service.config import TargetConfig
+from target_service.engine import Engine
 from target_service.loader import from_model
 from tests.fakes import ARCHITECTURES, GOLDEN, plain_greedy, table_built, tiny_target
 
@@ -144,19 +148,59 @@ async def test_every_architecture(architecture: str, tied: bool, concurrency: in
     assert await cross(architecture, tied, SOME, concurrency) == []
 
 
+class PatientEngine:
+    """An engine that decides no token of a Run before its coordinator has dealt with the last one.
+
+    A tiny target is through with its Run before a Hold arrives; then lookup has nothing to do.
+    """
+
+    # Callbacks that follow one another between an event's arrival and the command it leads to.
+    MOST_TURNS = 20
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._has_stepped = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def step(self) -> list[Event]:
+        self._has_stepped = True
+        return self._engine.step()
+
+    def has_work(self) -> bool:
+        """Called by the engine's thread after the events of a step have left."""
+        if self._has_stepped:
+            self._has_stepped = False
+            asyncio.run_coroutine_threadsafe(self._turns(), self._loop).result()
+        return self._engine.has_work()
+
+    async def _turns(self) -> None:
+        for _ in range(self.MOST_TURNS):
+            await asyncio.sleep(0)
+
+
+def patient(target: BuiltTarget) -> BuiltTarget:
+    engine = PatientEngine(target.engine, asyncio.get_running_loop())
+    return replace(target, engine=cast(Engine, engine))
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("tied", [False, True])
 async def test_lookup(architecture: str, tied: bool, temperature: float) -> None:
     target = built(architecture, tied)
     references = await plain_texts(target, temperature)
-    async with in_process(target, None) as system:
+    async with in_process(patient(target), None) as system:
         for v in (1, 4, 8):
             messages = [
                 request(f"{v}-{i}", prompt, temperature, v, "lookup") for i, prompt in enumerate(PROMPTS)
             ]
             results = await asyncio.gather(*[generate(system, message) for message in messages])
             assert [ids for ids, _ in results] == references
+            num_lookups = sum(finished.ledger.num_lookup_rounds for _, finished in results)
+            assert (num_lookups > 0) is (v > 1), f"{num_lookups} rounds by lookup at v = {v}"
 
 
 async def test_lookup_copies_a_cycle() -> None:
