@@ -40,6 +40,8 @@ VERBS = {
     "loadtest": Verb(
         "coordinator.loadtest.cli", "load a coordinator and measure, as `vllm bench serve` does"
     ),
+    "tune": Verb("coordinator.trace.cli", "what the tuner believes, chose and measured; replay a trace"),
+    "top": Verb("coordinator.trace.cli", "watch a coordinator live"),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),

@@ -378,7 +378,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("model", "seconds", "num_running", "num_waiting", "num_texts", "num_failed", "prompt_tokens", "cached_tokens", "rounds", "links", "kv")
+    __slots__ = ("model", "seconds", "num_running", "num_waiting", "num_texts", "num_failed", "prompt_tokens", "cached_tokens", "rounds", "links", "kv", "num_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +390,7 @@ class GetStatsResponse(_message.Message):
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     KV_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     seconds: float
     num_running: int
@@ -401,7 +402,8 @@ class GetStatsResponse(_message.Message):
     rounds: _containers.RepeatedCompositeFieldContainer[RoundSums]
     links: _containers.RepeatedCompositeFieldContainer[LinkStats]
     kv: KvStats
-    def __init__(self, model: _Optional[str] = ..., seconds: _Optional[float] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_texts: _Optional[int] = ..., num_failed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundSums, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStats, _Mapping]]] = ..., kv: _Optional[_Union[KvStats, _Mapping]] = ...) -> None: ...
+    num_tokens: int
+    def __init__(self, model: _Optional[str] = ..., seconds: _Optional[float] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_texts: _Optional[int] = ..., num_failed: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundSums, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStats, _Mapping]]] = ..., kv: _Optional[_Union[KvStats, _Mapping]] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class RoundSums(_message.Message):
     __slots__ = ("source", "num_rounds", "num_tokens", "num_drafted", "num_verified", "num_accepted", "draft_seconds", "verify_seconds", "target_network_seconds", "draft_network_seconds", "queue_seconds", "scheduling_seconds", "num_rounds_by_cohorts")

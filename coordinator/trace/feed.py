@@ -30,6 +30,11 @@ class RoundFeed:
         self._sums = {source: SourceSums() for source in RoundSource}
         self._texts = TextSums()
         self._listeners: list[Listener] = []
+        self._num_tokens = 0
+
+    def note_tokens(self, num_tokens: int) -> None:
+        """Tokens that stand were decided, in a round that may go on."""
+        self._num_tokens += num_tokens
 
     def note(self, record: RoundRecord) -> None:
         """A round has ended."""
@@ -59,6 +64,7 @@ class RoundFeed:
     def fill(self, response: coordinator_pb2.GetStatsResponse) -> None:
         """Puts all sums into a message."""
         texts = self._texts
+        response.num_tokens = self._num_tokens
         response.num_texts, response.num_failed = texts.num_texts, texts.num_failed
         response.prompt_tokens, response.cached_tokens = texts.prompt_tokens, texts.cached_tokens
         response.rounds.extend(

@@ -7,7 +7,7 @@ every round that had ended by then, and nothing else.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,11 +78,11 @@ def replay(trace: Trace, settings: TunerSettings, priors: CostPriors, seed: int 
     activity = Activity(trace.records)
     tuner = Tuner(priors, random.Random(seed).random, settings)
     teacher = _Teacher(tuner, activity)
-    waiting = sorted(trace.records, key=lambda record: record.ended, reverse=True)
+    waiting = deque(sorted(trace.records, key=lambda record: record.ended))
     points = []
     for group in groups(trace.records):
-        while waiting and waiting[-1].ended <= group.start:
-            teacher.note(waiting.pop())
+        while waiting and waiting[0].ended <= group.start:
+            teacher.note(waiting.popleft())
         running = activity.running(group.start)
         if not running:
             continue
@@ -91,7 +91,7 @@ def replay(trace: Trace, settings: TunerSettings, priors: CostPriors, seed: int 
         points.append(_point(group, activity, tuner, requests, decision))
         teacher.note_cycle(group, decision, len(running))
     while waiting:
-        teacher.note(waiting.pop())
+        teacher.note(waiting.popleft())
     return Replay(tuple(points), tuner.explain())
 
 
