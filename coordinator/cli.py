@@ -14,7 +14,6 @@ import typer
 
 from coordinator.config import CoordinatorConfig
 from protos import flags
-from protos.errors import DliteError, InvalidRequest
 from protos.logs import set_up_logs
 
 
@@ -53,33 +52,29 @@ def coordinator(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
     """Serve clients: run rounds of draft and verification, stream text."""
-    try:
-        settings = CoordinatorConfig.load(
-            config,
-            target_address=target_address,
-            draft_address=draft_address,
-            address=address,
-            admin_address=admin_address,
-            num_draft_tokens=num_draft_tokens,
-            verify_block_size=verify_block_size,
-            source=source,
-            trace=trace,
-            emulate_target_link=emulate_target_link,
-            emulate_draft_link=emulate_draft_link,
-            token_file=token_file,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_ca=tls_ca,
-            tls_client_auth=tls_client_auth,
-            auth_tokens=auth_tokens,
-            log_format=log_format,
-            record_text=record_text,
-        )
-        set_up_logs("coordinator", settings.log_format, settings.record_text)
-        asyncio.run(_serve(settings, as_json))
-    except DliteError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
+    settings = CoordinatorConfig.load(
+        config,
+        target_address=target_address,
+        draft_address=draft_address,
+        address=address,
+        admin_address=admin_address,
+        num_draft_tokens=num_draft_tokens,
+        verify_block_size=verify_block_size,
+        source=source,
+        trace=trace,
+        emulate_target_link=emulate_target_link,
+        emulate_draft_link=emulate_draft_link,
+        token_file=token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_client_auth=tls_client_auth,
+        auth_tokens=auth_tokens,
+        log_format=log_format,
+        record_text=record_text,
+    )
+    set_up_logs("coordinator", settings.log_format, settings.record_text)
+    asyncio.run(_serve(settings, as_json))
 
 
 async def _serve(settings: CoordinatorConfig, as_json: bool) -> None:
@@ -141,9 +136,6 @@ def generate(
     )
     try:
         code = asyncio.run(run_generate(address, options, as_json))
-    except DliteError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
     except KeyboardInterrupt:
         typer.echo("aborted", err=True)
         raise typer.Exit(1) from None
@@ -165,8 +157,4 @@ def chat(
     from coordinator.chat import run_chat
 
     fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    try:
-        run_chat(address, system, {name: value for name, value in fields.items() if value is not None})
-    except DliteError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
+    run_chat(address, system, {name: value for name, value in fields.items() if value is not None})

@@ -13,7 +13,6 @@ import typer
 
 from draft_service.config import DraftConfig
 from protos import flags
-from protos.errors import DliteError, InvalidRequest
 from protos.logs import set_up_logs
 
 
@@ -45,30 +44,26 @@ def draft(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
     """Serve a drafter: a pure function from pivot features to proposals."""
-    try:
-        settings = DraftConfig.load(
-            config,
-            drafter=drafter,
-            target=target,
-            overrides=tuple(set_) if set_ else None,
-            replay=replay,
-            acceptance=acceptance,
-            compute_ms=compute_ms,
-            address=address,
-            threads=threads,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_ca=tls_ca,
-            tls_client_auth=tls_client_auth,
-            auth_tokens=auth_tokens,
-            log_format=log_format,
-            record_text=record_text,
-        )
-        set_up_logs("draft", settings.log_format, settings.record_text)
-        asyncio.run(_serve(settings, as_json))
-    except DliteError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidRequest) else 1) from error
+    settings = DraftConfig.load(
+        config,
+        drafter=drafter,
+        target=target,
+        overrides=tuple(set_) if set_ else None,
+        replay=replay,
+        acceptance=acceptance,
+        compute_ms=compute_ms,
+        address=address,
+        threads=threads,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        tls_client_auth=tls_client_auth,
+        auth_tokens=auth_tokens,
+        log_format=log_format,
+        record_text=record_text,
+    )
+    set_up_logs("draft", settings.log_format, settings.record_text)
+    asyncio.run(_serve(settings, as_json))
 
 
 async def _serve(settings: DraftConfig, as_json: bool) -> None:

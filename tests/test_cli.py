@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import typer
@@ -119,6 +122,7 @@ def test_bad_configuration_is_one_clear_message(args: list[str], words: str) -> 
     [
         (errors.InvalidRequest("no", field="k"), 2),
         (errors.ContractMismatch("no"), 2),
+        (errors.NotFound("no"), 2),
         (errors.Unavailable("no"), 1),
         (errors.OutOfPages("no"), 1),
         (errors.DliteError("no"), 1),
@@ -136,6 +140,19 @@ def test_errors_become_a_line_and_a_code(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"dlite up: {error}\n"
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_no_command_turns_errors_into_codes_itself(verb: str) -> None:
+    spec = find_spec(cli.VERBS[verb].module)
+    assert spec is not None
+    assert spec.origin is not None
+    handlers = [
+        ast.unparse(node.type)
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text()))
+        if isinstance(node, ast.ExceptHandler) and node.type is not None
+    ]
+    assert not [names for names in handlers if any(name in names for name in vars(errors))]
 
 
 def test_a_commands_own_exit_code_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:

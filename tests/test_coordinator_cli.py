@@ -177,6 +177,14 @@ async def test_bad_usage_is_code_2(flags: tuple[str, ...]) -> None:
     assert "Traceback" not in done.err
 
 
+async def test_a_target_that_contradicts_itself_is_code_2() -> None:
+    async with serve_target(TableEngine(counting), tokenizer_hash="0" * 64) as (address, _):
+        done = await dlite("coordinator", "--target-address", address)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1].startswith("dlite coordinator: ")
+    assert "Traceback" not in done.err
+
+
 async def test_nobody_at_the_address_is_code_1() -> None:
     done = await dlite("generate", "hi", "--address", "127.0.0.1:1")
     assert done.code == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,7 @@ import pytest
 
 from draft_service.config import DraftConfig
 from protos.errors import InvalidRequest
-from tests.draft_client import (
-    NAME,
-)
+from tests.draft_client import NAME
 from tests.golden_draft import GOLDEN, TARGET
 
 
@@ -45,11 +44,11 @@ def test_configuration_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.replay == Path("file.jsonl")
 
 
-RUN = "import typer; from draft_service.cli import draft; app = typer.Typer(); app.command()(draft); app()"
+DRAFT = (sys.executable, "-m", "deploy.cli", "draft")
 
 
 def test_the_command_prints_one_object_and_stops_on_sigterm() -> None:
-    command = [sys.executable, "-c", RUN, "--drafter", str(GOLDEN / NAME), "--target", str(TARGET), "--json"]
+    command = [*DRAFT, "--drafter", str(GOLDEN / NAME), "--target", str(TARGET), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     with process.stdout:
@@ -65,9 +64,17 @@ def test_the_command_prints_one_object_and_stops_on_sigterm() -> None:
     ("arguments", "code"), [(["--drafter", "nowhere", "--target", "nowhere"], 2), ([], 2), (["--bogus"], 2)]
 )
 def test_bad_usage_exits_with_2(arguments: list[str], code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*DRAFT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_drafter_exits_with_2(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / NAME, tmp_path / NAME)
+    (tmp_path / NAME / "model.safetensors").write_bytes(b"damaged")
+    arguments = ["--drafter", str(tmp_path / NAME), "--target", str(TARGET)]
+    done = subprocess.run([*DRAFT, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dlite draft: ")
+    assert "model.safetensors" in done.stderr
