@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from draft_service.backbone import Attention, Block, rotary, rotate
@@ -104,15 +103,13 @@ class HistoryNet(nn.Module):
         visible: torch.Tensor,  # [n, L] bool
     ) -> torch.Tensor:
         """u_1..u_K [n, K, D], after the final norm."""
-        count, size, _ = queries.shape
+        size = queries.shape[1]
         slots = torch.arange(size, device=queries.device)[None, :]
         angles = rotary(anchors[:, None] + slots, self.config.head_dim, self.config.rope_theta)
-        own = torch.ones(count, size, dtype=torch.bool, device=queries.device)
-        mask = torch.cat([visible, own], dim=1)[:, None, None, :]
         x = queries
         for block, cache in zip(self.layers, caches, strict=True):
             assert isinstance(block, Block)
-            x = x + _attend(_attention(block), block.input_layernorm(x), angles, cache, mask)
+            x = x + _attend(_attention(block), block.input_layernorm(x), angles, cache, visible)
             x = x + block.mlp(block.post_attention_layernorm(x))
         states: torch.Tensor = self.norm(x[:, 1:])
         return states
@@ -146,14 +143,34 @@ def _attend(
     x: torch.Tensor,  # [n, S, D], normed
     angles: tuple[torch.Tensor, torch.Tensor],
     cache: Cache,
-    mask: torch.Tensor,  # [n, 1, 1, L + S]
+    visible: torch.Tensor,  # [n, L] bool
 ) -> torch.Tensor:
     cos, sin = angles
     q = rotate(attention.q_norm(_heads(attention.q_proj(x), attention)), cos, sin)
     k = rotate(attention.k_norm(_heads(attention.k_proj(x), attention)), cos, sin)
     v = _heads(attention.v_proj(x), attention)
-    keys = torch.cat([cache.keys.to(k.dtype), k], dim=2)
-    values = torch.cat([cache.values.to(v.dtype), v], dim=2)
-    mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+    mixed = _mix(q, (cache.keys, cache.values), (k, v), visible)
     attended: torch.Tensor = attention.o_proj(mixed.transpose(1, 2).flatten(2))
     return attended
+
+
+def _mix(
+    q: torch.Tensor,  # [n, H, S, C]
+    history: tuple[torch.Tensor, torch.Tensor],  # [n, H_kv, L, C] each
+    block: tuple[torch.Tensor, torch.Tensor],  # [n, H_kv, S, C] each
+    visible: torch.Tensor,  # [n, L] bool
+) -> torch.Tensor:
+    """Attention [n, H, S, C] over the visible rows and the block, without a copy of the history: its
+    scores and the block's are made apart, and the heads that share keys and values are rows of one product.
+    """
+    keys, values = history
+    own_keys, own_values = block
+    folded = q.unflatten(1, (keys.shape[1], -1)).flatten(2, 3) * q.shape[-1] ** -0.5  # [n, H_kv, G S, C]
+    scores = folded @ keys.to(q.dtype).transpose(2, 3)  # [n, H_kv, G S, L]
+    scores = scores.masked_fill(~visible[:, None, None, :], -torch.inf)
+    both = torch.cat([scores, folded @ own_keys.to(q.dtype).transpose(2, 3)], dim=-1)
+    weights = torch.softmax(both.to(torch.float32), dim=-1).to(q.dtype)
+    length = keys.shape[2]
+    mixed = weights[..., :length] @ values.to(q.dtype) + weights[..., length:] @ own_values.to(q.dtype)
+    out: torch.Tensor = mixed.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+    return out
