@@ -51,6 +51,11 @@ def set_hashes(prompts: Sequence[str]) -> set[int]:
     return {hash_of(run) for prompt in prompts for part in _parts(prompt, shared) for run in runs(part)}
 
 
+def text_hashes(texts: Iterable[str]) -> set[int]:
+    """Hashes of all runs of texts that are not a set's prompts: made-up ones, whose forms count too."""
+    return {hash_of(run) for text in texts for run in runs(text)}
+
+
 def _parts(prompt: str, shared: set[str]) -> Iterator[str]:
     part: list[str] = []
     for line in prompt.splitlines():

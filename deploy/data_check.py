@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator.tokenizer import FileTokenizer
 from deploy.agent_held_out import held_out_texts
-from deploy.contamination import HASHES, Hit, find, read_hashes, set_hashes
+from deploy.contamination import HASHES, Hit, find, read_hashes, set_hashes, text_hashes
 from deploy.questions import read_prompts
 from protos.shards import open_shards
 
@@ -20,7 +20,7 @@ def hashes_of(against: Sequence[Path]) -> set[int]:
     Raises:
         NotFound, InvalidRequest: a file cannot be used.
     """
-    hashes: set[int] = set() if against else set_hashes(held_out_texts())
+    hashes: set[int] = set() if against else text_hashes(held_out_texts())
     for file in against or (HASHES,):
         if file.suffix == ".bin":
             hashes |= read_hashes(file)

@@ -5,108 +5,113 @@ The texts come from the engine with their features in float32, so a walk meets w
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from deploy.data import shown
-from deploy.questions import Asking, PromptText, agent_texts, as_questions, read_prompts
+from deploy.contamination import find, set_hashes, text_hashes
+from deploy.data_check import texts_of, whole_prompts
+from deploy.evaluation_texts import AnswerOptions, TextOptions, TextSet, answered, text_sets
 from draft_service.checkpoint import DraftCheckpointConfig, read_draft_config
 from draft_service.loader import load_drafter
-from draft_service.training.scores import Score, score
+from draft_service.training.scores import score
 from draft_service.training.walk import Walk, WalkOptions, walk_all
 from protos.errors import ContractMismatch, InvalidRequest
-from protos.shards import open_shards
-from target_service.answering_job import AnsweringOptions, answer_all
 
-if TYPE_CHECKING:
-    from rich.table import Table
+ALL = "all"
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Fields as in `dlite eval`."""
+    """Of which drafter, on which texts.
+
+    Attributes:
+        num_draft_tokens: proposals a round; 0: all that the drafter makes.
+        work: where answers are kept.
+        training_data: folders of shards that must hold none of the prompts.
+    """
 
     drafter: Path
-    target: Path
-    prompts: tuple[Path, ...]
-    num_agent_prompts: int
-    num_prompts: int
-    max_tokens: int
-    temperatures: tuple[float, ...]
-    num_draft_tokens: int
-    seed: int
-    threads: int
+    texts: TextOptions
+    work: Path
+    num_draft_tokens: int = 0
+    threads: int = 1
+    training_data: tuple[Path, ...] = ()
 
 
-def report(options: EvaluationOptions, work: Path) -> dict[str, Any]:
+def report(options: EvaluationOptions) -> dict[str, Any]:
     """Scores of every set at every temperature, as JSON.
 
     Raises:
         InvalidRequest: no prompts, or more proposals than the drafter makes.
-        ContractMismatch: drafter and target do not belong together.
+        ContractMismatch: drafter and target do not belong together, or training data holds the prompts.
     """
     config = read_draft_config(options.drafter)
     most = options.num_draft_tokens or config.num_proposals
     if most > config.num_proposals:
         raise InvalidRequest(f"{most} proposals, the drafter makes {config.num_proposals}", field="k")
-    drafter = load_drafter(options.drafter, options.target)
-    sets = prompt_sets(options)
-    scores: list[Score] = []
-    for temperature in options.temperatures:
-        everything: list[Walk] = []
-        for name, texts in sets.items():
-            folder = work / f"{name.replace(':', '-')}-t{temperature:g}-n{options.max_tokens}"
-            _answer(texts, folder, temperature, options, config)
-            manifest, shards = open_shards(folder)
-            layers = _layers(config, manifest.tapped_layers)
-            walk = WalkOptions(most, options.max_tokens, layers, config.anchor_group_size)
-            sequences = [shard.sequence(i) for shard in shards for i in range(len(shard))]
-            walks = list(walk_all(drafter, sequences, walk))
-            scores.append(score(name, temperature, walks, most))
-            everything += walks
-        scores.append(score("all", temperature, everything, most))
+    sets = text_sets(options.texts)
+    num_runs = _refuse_training_text(sets, options)
+    answers = AnswerOptions(options.work, len(config.target_layer_ids), options.threads)
+    manifest, sequences = answered(sets, options.texts, answers)
+    drafter = load_drafter(options.drafter, options.texts.target)
+    layers = _layers(config, manifest.tapped_layers)
+    walk = WalkOptions(most, options.texts.max_tokens, layers, config.anchor_group_size)
+    walks = list(walk_all(drafter, sequences, walk))
     return {
         "drafter": options.drafter.name,
         "fingerprint": drafter.description.fingerprint,
         "num_draft_tokens": most,
-        "max_tokens": options.max_tokens,
-        "seed": options.seed,
-        "scores": [one.as_record() for one in scores],
+        "max_tokens": options.texts.max_tokens,
+        "seed": options.texts.seed,
+        "runs_of_13_words_not_in_training_data": num_runs,
+        "scores": scores_of(sets, walks, options.texts.temperatures, most),
     }
 
 
-def prompt_sets(options: EvaluationOptions) -> dict[str, list[PromptText]]:
-    """Prompts by the name of their file, made-up ones by their kind.
+def _refuse_training_text(sets: Sequence[TextSet], options: EvaluationOptions) -> int | None:
+    """Runs that were looked for; None without training data to look in."""
+    if not options.training_data:
+        return None
+    hashes = {h for file in options.texts.prompts for h in set_hashes(whole_prompts(file))}
+    for one in sets:
+        if ":" in one.name:
+            hashes |= text_hashes("\n".join(part for _, part in text.messages) for text in one.texts)
+    hits = find(texts_of(options.training_data, options.texts.target), hashes)
+    if hits:
+        raise ContractMismatch(
+            f"training data ({hits[0].source}) holds a run of the prompts: {hits[0].run!r}",
+            field="--training-data",
+        )
+    return len(hashes)
 
-    Raises:
-        NotFound, InvalidRequest: a file cannot be used, or there is no prompt at all.
-    """
-    sets = {file.stem: list(read_prompts(file))[: options.num_prompts] for file in options.prompts}
-    for text in agent_texts(options.num_agent_prompts, options.seed):
-        sets.setdefault(text.source, []).append(text)
-    if not sets:
-        raise InvalidRequest("give --prompts or --agent", field="--prompts")
-    return sets
+
+def scores_of(
+    sets: Sequence[TextSet], walks: Sequence[Walk], temperatures: Sequence[float], most: int
+) -> list[dict[str, Any]]:
+    """Scores by set and temperature, then over the sets of files; prompt lengths are those of the target's
+    tokens."""
+    rows = []
+    for temperature in temperatures:
+        same = [walk for walk in walks if abs(walk.sequence.temperature - temperature) < 1e-6]
+        for one in sets:
+            mine = [walk for walk in same if walk.sequence.source == one.name]
+            rows.append(_row(one.name, one.context, temperature, mine, most))
+        files = {one.name for one in sets if ":" not in one.name}
+        if len(files) > 1:
+            every = [walk for walk in same if walk.sequence.source in files]
+            rows.append(_row(ALL, None, temperature, every, most))
+    return rows
 
 
-def _answer(
-    texts: Sequence[PromptText],
-    folder: Path,
-    temperature: float,
-    options: EvaluationOptions,
-    config: DraftCheckpointConfig,
-) -> None:
-    asking = Asking((temperature,), options.max_tokens, seed=options.seed)
-    asked = as_questions(options.target, texts, asking)
-    answering = AnsweringOptions(
-        target=str(options.target),
-        num_tapped_layers=len(config.target_layer_ids),
-        feature_dtype="float32",
-        threads=options.threads,
-    )
-    answer_all(asked, folder, answering, shown)
+def _row(
+    name: str, context: int | None, temperature: float, walks: Sequence[Walk], most: int
+) -> dict[str, Any]:
+    lengths = [walk.sequence.prompt_length for walk in walks]
+    record = score(name, temperature, walks, most).as_record()
+    return {**record, "context": context, "prompt_tokens": statistics.median(lengths) if lengths else None}
 
 
 def _layers(config: DraftCheckpointConfig, tapped: Sequence[int]) -> tuple[int, ...]:
@@ -117,46 +122,3 @@ def _layers(config: DraftCheckpointConfig, tapped: Sequence[int]) -> tuple[int, 
             field="target_layer_ids",
         )
     return tuple(list(tapped).index(layer) for layer in config.target_layer_ids)
-
-
-def as_table(found: dict[str, Any]) -> Table:
-    """The scores as a table: tau, then conditional acceptance of each proposal."""
-    from rich.table import Table
-
-    table = Table(title=f"{found['drafter']}, {found['num_draft_tokens']} proposals a round")
-    for heading in ("set", "T", "texts", "rounds", "tau"):
-        table.add_column(heading, justify="left" if heading == "set" else "right")
-    for j in range(1, found["num_draft_tokens"] + 1):
-        table.add_column(f"a{j}", justify="right")
-    for one in found["scores"]:
-        cells = [one["name"], f"{one['temperature']:g}", str(one["num_texts"]), str(one["num_rounds"])]
-        table.add_row(*cells, *(_cell(value) for value in (one["tau"], *one["conditional"])))
-    return table
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def draw(found: dict[str, Any], file: Path) -> None:
-    """A matrix of conditional acceptance: one row for each set and temperature, one column a proposal."""
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    scores = found["scores"]
-    values = np.array([[np.nan if v is None else v for v in one["conditional"]] for one in scores])
-    figure = Figure(figsize=(2 + 0.8 * values.shape[1], 1.2 + 0.4 * len(scores)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    image = axes.imshow(values, vmin=0.0, vmax=1.0, cmap="viridis", aspect="auto")
-    axes.set_xticks(range(values.shape[1]), [f"a{j}" for j in range(1, values.shape[1] + 1)])
-    labels = [f"{one['name']}  T={one['temperature']:g}  tau {_cell(one['tau'])}" for one in scores]
-    axes.set_yticks(range(len(scores)), labels)
-    for row, column in np.ndindex(*values.shape):
-        if not np.isnan(values[row, column]):
-            text = f"{values[row, column]:.2f}"
-            axes.text(column, row, text, ha="center", va="center", color="white", fontsize=8)
-    axes.set_title(f"conditional acceptance, {found['drafter']}")
-    figure.colorbar(image)
-    figure.savefig(file, dpi=120)

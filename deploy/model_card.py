@@ -24,7 +24,7 @@ def model_card(provenance: Mapping[str, Any], results: Sequence[Mapping[str, Any
         if result.get("drafter_fingerprint") == provenance["fingerprint"]
     }
     parts = [
-        _front_matter(),
+        _front_matter(provenance["run"]["target"]["model"]),
         _about(provenance),
         "## Recipe\n\n" + _recipe(provenance),
         "## Data\n\n" + _data(provenance),
@@ -35,12 +35,12 @@ def model_card(provenance: Mapping[str, Any], results: Sequence[Mapping[str, Any
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter() -> str:
+def _front_matter(target: str) -> str:
     return "\n".join(
         [
             "---",
             "license: apache-2.0",
-            "base_model: HuggingFaceTB/SmolLM2-135M-Instruct",
+            f"base_model: {target}",
             "tags: [speculative-decoding, dlite_v1]",
             "---",
             "",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from protos.errors import NotFound
+
 DRAFTERS = Path(__file__).parent / "drafters"
 AUTO = "auto"
 UNTRAINED = "untrained"
@@ -42,6 +44,23 @@ def shipped_drafter(target: Path, root: Path = DRAFTERS) -> Found:
             return Found(None, f"the shipped drafter {folder.name} has no {_WEIGHTS} here")
         return Found(folder)
     return Found(None, f"no shipped drafter is for this target (fingerprint {fingerprint[:12]})")
+
+
+def trained_drafter(drafter: str, target: Path) -> Path:
+    """The folder of a drafter that is to be measured: "auto" is the shipped one, and nothing replaces it.
+
+    Raises:
+        NotFound: there is no such drafter.
+    """
+    if drafter != AUTO:
+        folder = Path(drafter).expanduser()
+        if not (folder / "config.json").is_file():
+            raise NotFound(f"{drafter!r} is no checkpoint folder", field="--drafter")
+        return folder.resolve()
+    found = shipped_drafter(target)
+    if found.folder is None:
+        raise NotFound(f"{found.reason}; name a checkpoint folder", field="--drafter")
+    return found.folder
 
 
 def named_drafter(drafter: str, target: Path, say: Callable[[str], None]) -> str:

@@ -104,6 +104,8 @@ def _write_weights(checkpoint: Path, out: Path) -> None:
     model = load_model(checkpoint, config)
     token_ids = None if config.draft_vocab_size is None else load_token_ids(checkpoint, config)
     save_compact(out, config, model, token_ids)
+    for file in out.iterdir():
+        file.chmod(0o644)
 
 
 def _provenance(

@@ -14,7 +14,7 @@ from deploy import agent_words
 from deploy.agent_held_out import KINDS, SEED, held_out_prompts, held_out_texts
 from deploy.agent_prompts import agent_prompts
 from deploy.agent_traces import _TEMPLATE_TOKENS, NUM_SHARING, Trace, agent_traces
-from deploy.contamination import HASHES, find, read_hashes, runs, set_hashes
+from deploy.contamination import HASHES, find, read_hashes, runs, text_hashes
 from deploy.questions import Asking, MadeUp, questions, trace_texts
 from deploy.trace_words import HELD_OUT, TRAINING, TraceWords
 from tests.coordinator_fakes import tokenizer_files
@@ -122,7 +122,7 @@ def test_held_out_prompts_share_no_tool_and_no_line_with_training() -> None:
 
 def test_training_prompts_hold_no_run_of_held_out_ones() -> None:
     """And neither holds one of the evaluation sets."""
-    hashes = set_hashes(held_out_texts())
+    hashes = text_hashes(held_out_texts())
     assert len(hashes) > 10_000
     made = [(one.kind, one.prompt) for one in agent_prompts(3000, 11)]
     made += [(one.kind, text_of(one)) for one in agent_traces(200, 11, TRAINING, 1000, words_of)]
