@@ -7,8 +7,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import PurePath
 
 from coordinator.admission import Admissions, body_digest
@@ -19,33 +17,25 @@ from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.metrics import Metrics
 from coordinator.offload import beside_the_loop
-from coordinator.pairing import pairing_warnings
 from coordinator.planning import PlanDefaults, PlanWishes, plan_defaults, read_plan, require_mode
-from coordinator.ports import DraftPort, TargetPort
 from coordinator.prompt import num_prompt_chars, read_prompt
-from coordinator.request import RequestContext, parse_request
-from coordinator.services import Epochs, RoundLimits, Services, Setting
+from coordinator.request import Request, RequestContext, parse_request
+from coordinator.server_info import server_info
+from coordinator.services import Backends, Epochs, RoundLimits, Services, Setting
 from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
-from coordinator.slots import Slots
-from coordinator.tokenizer import Tokenizer
+from coordinator.slots import Demand, Slots
+from coordinator.tenants import NOBODY, Quotas, Tenants, scoped
 from coordinator.tools import read_tools
 from coordinator.trace.feed import RoundFeed
 from coordinator.turns import Turn
-from protos import common_pb2, coordinator_pb2, rpc
+from protos import coordinator_pb2
 from protos.coordinator_pb2 import ProposalSource
 from protos.errors import DliteError, Unavailable
 
 _RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Backends:
-    """What a coordinator works with; `drafter` is None when there is none."""
-
-    target: TargetPort
-    drafter: DraftPort | None
-    tokenizer: Tokenizer
+# What an answer is taken to cost when tenants take turns: most end long before their limit.
+_LIKELY_TOKENS = 512
 
 
 # Sources as they are written in flags and files.
@@ -67,6 +57,7 @@ class Coordinator:
         backends: Backends,
         epoch_start: int,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        tenants: Tenants | None = None,
     ) -> None:
         self._config = config
         self._coordinator_id = coordinator_id
@@ -81,7 +72,9 @@ class Coordinator:
         services = Services(backends.target, backends.drafter, Epochs(epoch_start), self.feed)
         self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas)
         self._random_bytes = random_bytes
-        self._slots = Slots(config.max_running, config.max_waiting)
+        tenants = tenants or Tenants()
+        self._slots = Slots(config.max_running, config.max_waiting, tenants.limits_of)
+        self._quotas = Quotas(tenants)
         self._admissions = Admissions()
         self._memory = SessionMemory(config.session_memory_bytes)
         self._draining = False
@@ -102,7 +95,7 @@ class Coordinator:
         """Whether a request would be taken."""
         return self._backends.target.is_connected and not self._draining
 
-    async def admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
+    async def admit(self, message: coordinator_pb2.GenerateRequest, tenant: str = NOBODY) -> Generation:
         """Validates a request and starts it, or finds the one that runs under the same id.
 
         The caller attaches to it before anything else.
@@ -118,24 +111,26 @@ class Coordinator:
                 raise Unavailable("the coordinator is shutting down: ask another one")
             refuse_oversized(message)
             return await self._admissions.join(
-                request_id, body_digest(message), lambda: self._admit(message, request_id)
+                scoped(tenant, request_id),
+                body_digest(message),
+                lambda: self._admit(message, request_id, tenant),
             )
         except DliteError as error:
             self.metrics.note_refused(error.reason)
             raise
 
-    def abort(self, request_id: str) -> bool:
-        """Aborts a request, also one that still waits; False when there is none of this id."""
-        return self._admissions.abort(request_id)
+    def abort(self, request_id: str, tenant: str = NOBODY) -> bool:
+        """Aborts a request, also one that still waits; False when the tenant has none of this id."""
+        return self._admissions.abort(scoped(tenant, request_id))
 
-    def set_speculation(self, message: coordinator_pb2.SetSpeculationRequest) -> bool:
+    def set_speculation(self, message: coordinator_pb2.SetSpeculationRequest, tenant: str = NOBODY) -> bool:
         """Changes how a running request speculates, from its next round on; its text stays the same
         (in rejection mode its law). False when there is none of this id.
 
         Raises:
             InvalidRequest: naming the field; the mode belongs to another law.
         """
-        generation = self._admissions.find(message.request_id)
+        generation = self._admissions.find(scoped(tenant, message.request_id))
         if generation is None:
             return False
         mode = generation.request.params.mode
@@ -152,6 +147,8 @@ class Coordinator:
         self.metrics.observe(choice.finished, generation.seconds)
         self.feed.note_text(choice.finished)
         request, tokens = generation.request, choice.session.tokens
+        usage = choice.finished.usage
+        self._quotas.note_tokens(request.tenant, usage.prompt_tokens + usage.completion_tokens)
         if request.session.is_kept and len(tokens) > request.num_prompt_tokens:
             turn = Turn.of(request.session.chat_text, tokens, request.num_prompt_tokens)
             self._memory.remember(request.session.session_id, turn)
@@ -177,27 +174,7 @@ class Coordinator:
         return coordinator_pb2.ListModelsResponse(models=[model])
 
     def info(self) -> coordinator_pb2.GetServerInfoResponse:
-        target, drafter = self._backends.target, self._backends.drafter
-        defaults = self._plan_defaults()
-        response = coordinator_pb2.GetServerInfoResponse(
-            version=metadata.version("dlite"),
-            coordinator_id=self._coordinator_id,
-            protocol=common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR),
-            target=target.describe,
-            num_running=self._slots.num_used,
-            num_waiting=self._slots.num_waiting,
-            default_num_draft_tokens=defaults.num_draft_tokens,
-            default_verify_block_size=defaults.verify_block_size,
-        )
-        if drafter is None:
-            return response
-        response.drafter_connected = drafter.is_available
-        if drafter.describe is not None:
-            response.drafter.CopyFrom(drafter.describe)
-            response.warnings.extend(pairing_warnings(target.describe, drafter.describe))
-        if drafter.refusal:
-            response.warnings.append(drafter.refusal)
-        return response
+        return server_info(self._coordinator_id, self._backends, self._plan_defaults(), self._slots)
 
     async def drain(self, grace_seconds: float) -> None:
         """Refuses new requests, lets those that are there end, aborts what is left."""
@@ -211,20 +188,27 @@ class Coordinator:
         if running:
             await asyncio.wait(running)
 
-    async def _admit(self, message: coordinator_pb2.GenerateRequest, request_id: str) -> Generation:
+    async def _admit(
+        self, message: coordinator_pb2.GenerateRequest, request_id: str, tenant: str
+    ) -> Generation:
         arrived = time.monotonic()
         if not self._backends.target.is_connected:
             raise Unavailable("no target is connected", retry_after_seconds=_RETRY_SECONDS)
-        place = self._slots.enter(max(message.n, 1))
-        try:
-            prepared = await self._prepare(message, request_id, arrived)
-        except BaseException:
-            place.leave()
-            raise
+        num_texts = max(message.n, 1)
+        self._quotas.admit(tenant)
+        self._slots.require_room(num_texts, tenant)
+        prepared = await self._prepare(message, request_id, arrived, tenant)
+        place = self._slots.enter(num_texts, self._demand(prepared.request, num_texts))
         return Generation(prepared, self._setting, place, self)
 
+    def _demand(self, request: Request, num_texts: int) -> Demand:
+        num_tokens = request.num_prompt_tokens + request.params.max_tokens
+        num_pages = -(-num_tokens // max(self._backends.target.describe.page_size, 1))
+        cost = request.num_prompt_tokens + min(request.params.max_tokens, _LIKELY_TOKENS)
+        return Demand(request.tenant, num_texts * num_pages, num_texts * cost)
+
     async def _prepare(
-        self, message: coordinator_pb2.GenerateRequest, request_id: str, arrived: float
+        self, message: coordinator_pb2.GenerateRequest, request_id: str, arrived: float, tenant: str
     ) -> Prepared:
         """Validates and indexes a request; a long one off the event loop."""
         context = RequestContext(
@@ -232,7 +216,8 @@ class Coordinator:
             self._backends.tokenizer,
             self._plan_defaults(),
             self._random_bytes,
-            self._memory.turns(message.session_id),
+            self._memory.turns(scoped(tenant, message.session_id)),
+            tenant,
         )
 
         def work() -> Prepared:

@@ -95,7 +95,7 @@ class Generation:
         """Says Started and begins to decode as soon as there is a place."""
         request = self.request
         started = coordinator_pb2.Started(
-            request_id=request.request_id,
+            request_id=request.public_id,
             sampling_key=request.sampling_key,
             num_prompt_tokens=request.num_prompt_tokens,
             choice_sampling_keys=(request.sampling_key, *request.other_keys),

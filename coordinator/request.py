@@ -18,6 +18,7 @@ from coordinator.parameters import read_params
 from coordinator.planning import PlanDefaults, read_plan
 from coordinator.prompt import Prompt, read_prompt
 from coordinator.resumed import Ended, find_end
+from coordinator.tenants import NOBODY, scoped
 from coordinator.tokenizer import Tokenizer
 from coordinator.tools import Tools, read_tools, tool_grammar
 from coordinator.tuning import Plan
@@ -66,6 +67,7 @@ class Request:
         fork_of: the request whose pages at the target hold this one's prompt, or empty.
         session: what a later turn may continue.
         ended: set when the resumed tokens are the whole text.
+        tenant: whose it is; request_id and the session's id begin with it.
     """
 
     request_id: str
@@ -81,6 +83,12 @@ class Request:
     tools: Tools | None = None
     session: SessionPrompt = SessionPrompt()
     ended: Ended | None = None
+    tenant: str = NOBODY
+
+    @property
+    def public_id(self) -> str:
+        """As its client knows it."""
+        return self.request_id.removeprefix(scoped(self.tenant, ""))
 
     @property
     def traffic(self) -> str:
@@ -117,6 +125,7 @@ class RequestContext:
     Args:
         random_bytes: draws a sampling key when the request has neither seed nor key.
         turns: earlier ones of the request's session.
+        tenant: whose request it is.
     """
 
     limits: ModelLimits
@@ -124,6 +133,7 @@ class RequestContext:
     defaults: PlanDefaults
     random_bytes: Callable[[int], bytes]
     turns: tuple[Turn, ...] = ()
+    tenant: str = NOBODY
 
 
 def parse_request(
@@ -155,7 +165,7 @@ def parse_request(
             f"{len(resumed)} tokens are more than max_tokens {params.max_tokens}", field="resume.token_ids"
         )
     return Request(
-        request_id=request_id,
+        request_id=scoped(context.tenant, request_id),
         token_ids=(*prompt.token_ids, *resumed),
         num_prompt_tokens=len(prompt.token_ids),
         sampling_key=keys[0],
@@ -165,7 +175,12 @@ def parse_request(
         other_keys=keys[1:],
         response_format=_format(message, tools, context.tokenizer),
         tools=tools,
-        session=SessionPrompt(message.session_id, prompt.chat_text, prompt.is_continued),
+        session=SessionPrompt(
+            scoped(context.tenant, message.session_id) if message.session_id else "",
+            prompt.chat_text,
+            prompt.is_continued,
+        ),
+        tenant=context.tenant,
         ended=find_end(resumed, params, stop, limits.eos_token_ids, context.tokenizer.decode),
     )
 

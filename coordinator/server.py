@@ -12,9 +12,11 @@ import grpc
 from coordinator.coordinator import Coordinator
 from coordinator.generation import Generation
 from coordinator.output import Outlet
+from coordinator.tenants import NOBODY
 from protos import coordinator_pb2 as pb
 from protos import rpc
-from protos.errors import TimedOut
+from protos.errors import TimedOut, Unauthenticated
+from protos.tokens import TokenTable, bearer_token
 
 NAME = "dlite.v1.Coordinator"
 _STATUS_SECONDS = 1.0
@@ -26,8 +28,11 @@ _DEADLINE_MARGIN_SECONDS = 0.1
 class CoordinatorServicer:
     """The methods of `dlite.v1.Coordinator` over a `Coordinator`."""
 
-    def __init__(self, coordinator: Coordinator, client_stall_seconds: float) -> None:
+    def __init__(
+        self, coordinator: Coordinator, client_stall_seconds: float, tokens: TokenTable | None = None
+    ) -> None:
         self._coordinator = coordinator
+        self._tokens = tokens
         self._client_stall_seconds = client_stall_seconds
         self._statuses: set[asyncio.Task[None]] = set()
 
@@ -50,7 +55,7 @@ class CoordinatorServicer:
         self, message: pb.GenerateRequest, context: rpc.Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         call = asyncio.current_task()
-        generation = await self._coordinator.admit(message)
+        generation = await self._coordinator.admit(message, self._tenant(context))
         reader = generation.attach()
 
         def on_done(_: rpc.Context) -> None:
@@ -69,6 +74,15 @@ class CoordinatorServicer:
             if deadline is not None:
                 deadline.cancel()
             generation.detach(reader)
+
+    def _tenant(self, context: rpc.Context) -> str:
+        """Whose call this is. The port lets none without a known token pass, where tokens are asked for."""
+        if self._tokens is None:
+            return NOBODY
+        tenant = self._tokens.tenant_of(bearer_token(context.invocation_metadata() or ()))
+        if tenant is None:
+            raise Unauthenticated("no valid bearer token")
+        return tenant
 
     async def _cut_when_stalled(
         self, reader: Outlet, context: rpc.Context, call: asyncio.Task[object] | None
@@ -91,12 +105,13 @@ class CoordinatorServicer:
             call.cancel()
 
     async def abort(self, message: pb.AbortRequest, context: rpc.Context) -> pb.AbortResponse:
-        return pb.AbortResponse(found=self._coordinator.abort(message.request_id))
+        return pb.AbortResponse(found=self._coordinator.abort(message.request_id, self._tenant(context)))
 
     async def set_speculation(
         self, message: pb.SetSpeculationRequest, context: rpc.Context
     ) -> pb.SetSpeculationResponse:
-        return pb.SetSpeculationResponse(found=self._coordinator.set_speculation(message))
+        found = self._coordinator.set_speculation(message, self._tenant(context))
+        return pb.SetSpeculationResponse(found=found)
 
     async def list_models(self, message: pb.ListModelsRequest, context: rpc.Context) -> pb.ListModelsResponse:
         return self._coordinator.models()

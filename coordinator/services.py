@@ -10,6 +10,15 @@ from coordinator.tokenizer import Tokenizer
 from coordinator.trace.feed import RoundFeed
 
 
+@dataclass(frozen=True)
+class Backends:
+    """What a coordinator works with; `drafter` is None when there is none."""
+
+    target: TargetPort
+    drafter: DraftPort | None
+    tokenizer: Tokenizer
+
+
 class Epochs:
     """One strictly increasing counter for all requests of a coordinator, from the clock's
     milliseconds: a request id that is used again always has a higher epoch."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from coordinator.admin import AdminServer
 from coordinator.config import CoordinatorConfig
-from coordinator.coordinator import Backends, Coordinator
+from coordinator.coordinator import Coordinator
 from coordinator.draft_link import DraftLink
 from coordinator.gauges import Gauges, Link
 from coordinator.server import CoordinatorServicer
+from coordinator.services import Backends
 from coordinator.target_link import TargetLink
+from coordinator.tenants import Tenants, read_tenants
 from coordinator.tokenizer_fetch import fetch_tokenizer
 from coordinator.trace.watch import Watch, start_watch
 from protos import rpc
@@ -102,6 +104,7 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     coordinator_id = f"coordinator-{uuid.uuid4().hex[:12]}"
     files = SecurityFiles.of(config, config.token_file)
     front, behind = files.server(), files.client()
+    tenants = read_tenants(config.auth_tokens) if config.auth_tokens is not None else Tenants()
     readiness = Readiness()
     target_endpoint = Endpoint(config.target_address, behind)
     target = TargetLink(
@@ -124,7 +127,8 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
             endpoint = Endpoint(config.draft_address, behind)
             drafter = await _connect_drafter(endpoint, config, coordinator_id, target)
         backends = Backends(target, drafter, tokenizer)
-        coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
+        epoch = time.time_ns() // 1_000_000
+        coordinator = Coordinator(config, coordinator_id, backends, epoch, tenants=tenants)
         links: dict[str, Link] = {"target": target} | ({"draft": drafter} if drafter is not None else {})
         watch = start_watch(coordinator, backends, links, config.trace, target.kv_stats)
         ports = await _open_ports(config, coordinator, watch, links, front)
@@ -156,7 +160,7 @@ async def _open_ports(
     security: ServerSecurity,
 ) -> Ports:
     """Opens both ports; when one cannot be had nothing stays open."""
-    servicer = CoordinatorServicer(coordinator, config.client_stall_seconds)
+    servicer = CoordinatorServicer(coordinator, config.client_stall_seconds, security.tokens)
     service = servicer.service(watch.observer.methods())
     admin: AdminServer | None = None
     try:

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from coordinator.config import CoordinatorConfig
-from coordinator.coordinator import Backends, Coordinator
+from coordinator.coordinator import Coordinator
 from coordinator.ports import Inbox
+from coordinator.services import Backends
 from coordinator.tokenizer import NoTokenizer, Tokenizer
 from draft_service import wire as draft_wire
 from draft_service.batcher import Answer, Batcher

@@ -10,8 +10,9 @@ from typing import Any
 from coordinator.answer import Answer
 from coordinator.commands import close_command
 from coordinator.config import CoordinatorConfig
-from coordinator.coordinator import Backends, Coordinator
+from coordinator.coordinator import Coordinator
 from coordinator.ports import Inbox, StreamLost
+from coordinator.services import Backends
 from coordinator.tokenizer import Tokenizer, load_tokenizer, tokenizer_hash
 from protos import common_pb2, coordinator_pb2, draft_pb2, rpc, target_pb2
 from protos.errors import DliteError, Unavailable
