@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from coordinator.request import Request
 from coordinator.session import Session
+from coordinator.tenants import prefix_salt
 from protos import common_pb2, draft_pb2, target_pb2
 
 # A token id takes at most 3 bytes below 2^21, so a part stays far below 1 MiB.
@@ -34,6 +35,7 @@ def open_commands(request: Request, session: Session, want_features: bool) -> tu
     last.params.CopyFrom(request.params)
     last.want_features = want_features
     last.fork_of = request.fork_of
+    last.prefix_salt = prefix_salt(request.tenant)
     if request.response_format is not None:
         last.grammar.CopyFrom(request.response_format)
     return tuple(commands)

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.admin import AdminServer
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
 from coordinator.draft_link import DraftLink
 from coordinator.gauges import Gauges, Link
-from coordinator.server import CoordinatorServicer
+from coordinator.server import OPERATOR_METHODS, CoordinatorServicer
 from coordinator.services import Backends
 from coordinator.target_link import TargetLink
 from coordinator.tenants import Tenants, read_tenants
@@ -105,6 +105,7 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     files = SecurityFiles.of(config, config.token_file)
     front, behind = files.server(), files.client()
     tenants = read_tenants(config.auth_tokens) if config.auth_tokens is not None else Tenants()
+    front = replace(front, restricted=OPERATOR_METHODS, operators=tenants.operators)
     readiness = Readiness()
     target_endpoint = Endpoint(config.target_address, behind)
     target = TargetLink(

@@ -66,6 +66,11 @@ class Tenants:
         """Those of a tenant, or the default ones."""
         return self.limits.get(tenant) or self.limits.get(DEFAULT) or TenantLimits()
 
+    @property
+    def operators(self) -> frozenset[str]:
+        """Tenants that may look at everybody's figures."""
+        return frozenset(name for name, limits in self.limits.items() if limits.operator)
+
 
 def read_tenants(path: Path) -> Tenants:
     """The section `tenants` of a file of tokens.

@@ -9,6 +9,7 @@ DliteError
 ├── Busy                wait: the queue is full
 ├── Unavailable         the service is starting, draining or gone: retry elsewhere
 ├── Unauthenticated     show who you are: no valid token came with the call
+├── Forbidden           this caller may not do this
 ├── TimedOut            the caller's deadline is over: allow more time or ask for less
 ├── NotFound            nothing under this name
 └── AlreadyExists       the name is taken by something else
@@ -70,6 +71,10 @@ class Unavailable(DliteError):
 
 class Unauthenticated(DliteError):
     reason = "UNAUTHENTICATED"
+
+
+class Forbidden(DliteError):
+    reason = "FORBIDDEN"
 
 
 class TimedOut(DliteError):

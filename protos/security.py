@@ -22,7 +22,7 @@ import grpc
 from grpc_status import rpc_status
 
 from protos.config import ServiceConfig
-from protos.errors import InvalidRequest, Unauthenticated
+from protos.errors import DliteError, Forbidden, InvalidRequest, Unauthenticated
 from protos.statuses import to_status
 from protos.tokens import TokenTable, bearer_token, read_token_file, read_tokens
 
@@ -47,11 +47,15 @@ class ServerSecurity:
         identity: TLS with this certificate; None is plaintext.
         client_ca: PEM; callers need a certificate that it signed.
         tokens: callers need one of these.
+        restricted: full names of methods that only operators may call.
+        operators: tenants.
     """
 
     identity: Identity | None = None
     client_ca: bytes = b""
     tokens: TokenTable | None = None
+    restricted: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -134,32 +138,41 @@ def add_port(server: grpc.aio.Server, address: str, security: ServerSecurity) ->
 
 
 class TokenGuard(grpc.aio.ServerInterceptor):
-    """Lets calls with a known token pass, and health checks."""
+    """Lets calls with a known token pass, and health checks; restricted methods only for operators."""
 
-    def __init__(self, tokens: TokenTable) -> None:
+    def __init__(self, tokens: TokenTable, restricted: frozenset[str], operators: frozenset[str]) -> None:
         self._tokens = tokens
-        self._refuse: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(_refuse)
+        self._restricted = restricted
+        self._operators = operators
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        token = bearer_token(handler_call_details.invocation_metadata)
-        is_open = handler_call_details.method in _OPEN_METHODS
-        if is_open or self._tokens.tenant_of(token) is not None:
-            return await continuation(handler_call_details)
-        return self._refuse
+        method = handler_call_details.method
+        tenant = self._tokens.tenant_of(bearer_token(handler_call_details.invocation_metadata))
+        if tenant is None and method not in _OPEN_METHODS:
+            return _refusal(Unauthenticated("no valid bearer token in the call's metadata `authorization`"))
+        if method in self._restricted and tenant not in self._operators:
+            return _refusal(Forbidden(f"{method} shows all tenants: it needs a tenant with operator: true"))
+        return await continuation(handler_call_details)
 
 
-async def _refuse(_data: bytes, context: Any) -> bytes:
-    error = Unauthenticated("no valid bearer token in the call's metadata `authorization`")
-    status: Any = rpc_status.to_status  # untyped
-    await context.abort_with_status(status(to_status(error)))
-    return b""
+def _refusal(error: DliteError) -> grpc.RpcMethodHandler[Any, Any]:
+    """A method that answers with this error, whatever kind of method was called."""
+
+    async def refuse(_data: bytes, context: Any) -> bytes:
+        status: Any = rpc_status.to_status  # untyped
+        await context.abort_with_status(status(to_status(error)))
+        return b""
+
+    return grpc.unary_unary_rpc_method_handler(refuse)
 
 
 def guards(security: ServerSecurity) -> tuple[grpc.aio.ServerInterceptor, ...]:
     """Interceptors of a server."""
-    return () if security.tokens is None else (TokenGuard(security.tokens),)
+    if security.tokens is None:
+        return ()
+    return (TokenGuard(security.tokens, security.restricted, security.operators),)
 
 
 def require_tokens_unseen(security: ServerSecurity, address: str) -> None:

@@ -78,7 +78,7 @@ class Command(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., verify: _Optional[_Union[Verify, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("token_ids", "num_prompt_tokens", "sampling_key", "params", "grammar", "want_features", "part", "parts", "fork_of")
+    __slots__ = ("token_ids", "num_prompt_tokens", "sampling_key", "params", "grammar", "want_features", "part", "parts", "fork_of", "prefix_salt")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Open(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     FORK_OF_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_SALT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_prompt_tokens: int
     sampling_key: bytes
@@ -97,7 +98,8 @@ class Open(_message.Message):
     part: int
     parts: int
     fork_of: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling_key: _Optional[bytes] = ..., params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.ResponseFormat, _Mapping]] = ..., want_features: _Optional[bool] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., fork_of: _Optional[str] = ...) -> None: ...
+    prefix_salt: bytes
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling_key: _Optional[bytes] = ..., params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., grammar: _Optional[_Union[_common_pb2.ResponseFormat, _Mapping]] = ..., want_features: _Optional[bool] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., fork_of: _Optional[str] = ..., prefix_salt: _Optional[bytes] = ...) -> None: ...
 
 class Verify(_message.Message):
     __slots__ = ("committed_length", "proposals", "law", "cohort", "want_features")

@@ -94,6 +94,7 @@ class Open:
     want_features: bool = False
     fork_of: str = ""  # request whose pages hold a prefix of token_ids
     grammar: GrammarSpec | None = None
+    prefix_salt: bytes = b""  # its pages are found by sequences of the same salt only
 
 
 @dataclass(frozen=True)

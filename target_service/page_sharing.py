@@ -35,7 +35,7 @@ class PageSharing:
         """Gives a sequence without pages those of its longest published prefix."""
         if not self._enabled:
             return
-        sequence.pages, sequence.page_hashes = self.prefixes.acquire(sequence.token_ids)
+        sequence.pages, sequence.page_hashes = self.prefixes.acquire(sequence.token_ids, sequence.prefix_salt)
         self._found(sequence, len(sequence.pages) * self._pool.page_size)
 
     def fork(self, source: Request, opened: Request) -> None:
@@ -46,6 +46,8 @@ class PageSharing:
         """
         length = min(source.kv_length, opened.committed_length - 1)
         if length < 1 or source.token_ids[:length] != opened.token_ids[:length]:
+            return
+        if source.prefix_salt != opened.prefix_salt:
             return
         num_full, rest = divmod(length, self._pool.page_size)
         shared = source.pages[:num_full]
@@ -70,7 +72,7 @@ class PageSharing:
         """Publishes the full pages of committed tokens that are in the KV."""
         if self._enabled:
             committed = sequence.token_ids[: sequence.kv_length]
-            self.prefixes.publish(committed, sequence.pages, sequence.page_hashes)
+            self.prefixes.publish(committed, sequence.pages, sequence.page_hashes, sequence.prefix_salt)
 
     def release(self, sequence: Request, keep: int = 0) -> None:
         """Gives back all pages after the first `keep`, and forgets what they held."""
@@ -83,7 +85,7 @@ class PageSharing:
         """Gives back the pages of a sequence that ends; only its first `keep_length` tokens stand."""
         self.release(sequence)
         if self._enabled and keep_length < sequence.committed_length:
-            self.prefixes.retract(sequence.token_ids, keep_length)
+            self.prefixes.retract(sequence.token_ids, keep_length, sequence.prefix_salt)
 
     def check_integrity(self, holders: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError when pool or index break their invariant."""

@@ -31,7 +31,7 @@ class PrefixCache:
 
     Args:
         pool: where the pages live; it tells the index when it gives one away.
-        root: what every chain starts from: model fingerprint, tenant.
+        root: what every chain starts from: the model's fingerprint.
     """
 
     def __init__(self, pool: BlockPool, root: bytes) -> None:
@@ -49,7 +49,13 @@ class PrefixCache:
         digest.update(struct.pack(f"<{len(token_ids)}I", *token_ids))
         return digest.digest()
 
-    def acquire(self, token_ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
+    def _start(self, salt: bytes) -> bytes | None:
+        """What the chain of a salt starts from; of another salt no page is found."""
+        if not salt:
+            return None
+        return hashlib.blake2b(self._root + salt, digest_size=_DIGEST_BYTES).digest()
+
+    def acquire(self, token_ids: Sequence[int], salt: bytes = b"") -> tuple[list[int], list[bytes]]:
         """Pages that hold the longest published prefix, with a reference added to each.
 
         At most `len(token_ids) - 1` tokens, in whole pages.
@@ -60,7 +66,7 @@ class PrefixCache:
         size = self._pool.page_size
         pages: list[int] = []
         hashes: list[bytes] = []
-        parent: bytes | None = None
+        parent = self._start(salt)
         for start in range(0, (len(token_ids) - 1) // size * size, size):
             page_tokens = tuple(token_ids[start : start + size])
             parent = self.chain(parent, page_tokens)
@@ -72,7 +78,9 @@ class PrefixCache:
         self._pool.share(pages)
         return pages, hashes
 
-    def publish(self, token_ids: Sequence[int], pages: Sequence[int], hashes: list[bytes]) -> None:
+    def publish(
+        self, token_ids: Sequence[int], pages: Sequence[int], hashes: list[bytes], salt: bytes = b""
+    ) -> None:
         """Publishes full pages of committed tokens that are not published yet.
 
         Args:
@@ -83,20 +91,20 @@ class PrefixCache:
         size = self._pool.page_size
         for i in range(len(hashes), len(token_ids) // size):
             page_tokens = tuple(token_ids[i * size : (i + 1) * size])
-            value = self.chain(hashes[-1] if hashes else None, page_tokens)
+            value = self.chain(hashes[-1] if hashes else self._start(salt), page_tokens)
             hashes.append(value)
             if value not in self._records:  # an equal page of another sequence may be there already
                 self._records[value] = _Record(pages[i], page_tokens)
                 self._hash_of[pages[i]] = value
                 self._pool.publish(pages[i], self._forget)
 
-    def retract(self, token_ids: Sequence[int], keep_length: int) -> None:
+    def retract(self, token_ids: Sequence[int], keep_length: int, salt: bytes = b"") -> None:
         """Forgets the pages of a text that reach beyond its first `keep_length` tokens.
 
         A page that a sequence holds stays: what does not stand for one text stands for the other.
         """
         size = self._pool.page_size
-        parent: bytes | None = None
+        parent = self._start(salt)
         for start in range(0, len(token_ids) // size * size, size):
             parent = self.chain(parent, token_ids[start : start + size])
             record = self._records.get(parent)

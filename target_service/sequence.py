@@ -105,6 +105,7 @@ class Sequence:
         self.token_ids = list(command.token_ids)
         self.num_prompt_tokens = command.num_prompt_tokens
         self.sampling_key = command.sampling_key
+        self.prefix_salt = command.prefix_salt
         self.params: SamplingParams = command.params
         self.text_state: TextState | None = None  # of the processors, from the first decision on
         self.grammar: Future[Maker] | None = None

@@ -18,6 +18,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_BIAS = 100.0
 MAX_PENALTY = 2.0
 MAX_REPETITION = 100.0
+MAX_SALT_BYTES = 32
 _MODES_ABOVE_ZERO = {
     common_pb2.MODE_UNSPECIFIED,
     common_pb2.MODE_COUPLED,
@@ -70,7 +71,14 @@ def _open_from(message: target_pb2.Open, address: c.Address) -> c.Open:
         want_features=message.want_features,
         fork_of=message.fork_of,
         grammar=grammar_from(message.grammar),
+        prefix_salt=_salt_from(message.prefix_salt),
     )
+
+
+def _salt_from(salt: bytes) -> bytes:
+    if len(salt) > MAX_SALT_BYTES:
+        raise InvalidRequest(f"{len(salt)} bytes, at most {MAX_SALT_BYTES}", field="open.prefix_salt")
+    return salt
 
 
 def grammar_from(message: common_pb2.ResponseFormat) -> GrammarSpec | None:

@@ -104,6 +104,7 @@ class TableEngine:
         self.closes: list[tuple[str, int, int]] = []
         self.log: list[tuple[str, str]] = []
         self.opened: list[list[int]] = []
+        self.salts: list[bytes] = []
         self._parts: list[int] = []
 
     def drop_all(self) -> None:
@@ -150,6 +151,7 @@ class TableEngine:
 
     def _open(self, command: target_pb2.Command) -> list[target_pb2.Event]:
         self._parts.extend(command.open.token_ids)
+        self.salts.append(command.open.prefix_salt)
         if command.open.parts > 1 and command.open.part < command.open.parts - 1:
             return []
         tokens, self._parts = self._parts, []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -161,6 +163,24 @@ def test_a_colliding_hash_costs_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.publish([1, 2], pool.allocate(1), [])
     assert cache.acquire([3, 4, 5])[0] == []
     assert len(cache.acquire([1, 2, 5])[0]) == 1
+
+
+def test_another_salt_finds_nothing_and_forks_nothing() -> None:
+    pool = BlockPool(8, 2)
+    cache = PrefixCache(pool, b"model")
+    for salt in (b"", b"a", b"b"):
+        assert cache.acquire([1, 2, 3, 4, 5], salt) == ([], [])
+        cache.publish([1, 2, 3, 4], pool.allocate(2), [], salt)
+        assert len(cache.acquire([1, 2, 3, 4, 5], salt)[0]) == 2
+    cache.retract([1, 2, 3, 4], 2, b"b")
+    engine = tiny_engine(tiny_target("llama"))
+    cached = []
+    for number, salt in enumerate([b"a", b"b", b"a", b""]):
+        driver = Driver(engine, f"r{number}")
+        command = driver.open_command(PROMPT[:33], params(2))
+        command = replace(command, prefix_salt=salt, fork_of=f"r{number - 1}")
+        cached.append(driver.round_trip(command).cached_tokens)
+    assert cached == [0, 0, 32, 0]
 
 
 @pytest.mark.parametrize(("length", "cached"), [(15, 0), (16, 0), (17, 16), (32, 16), (48, 32)])

@@ -21,7 +21,7 @@ def _chain_without_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _hit_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     right = PrefixCache.acquire
-    monkeypatch.setattr(PrefixCache, "acquire", lambda self, tokens: right(self, [*tokens, 0]))
+    monkeypatch.setattr(PrefixCache, "acquire", lambda self, tokens, *salt: right(self, [*tokens, 0], *salt))
 
 
 def _nobody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from coordinator.coordinator import Backends, Coordinator
+from coordinator.coordinator import Coordinator
 from coordinator.gauges import Link
+from coordinator.services import Backends
 from coordinator.trace.observer import AskKv, Observer, header_now
 from coordinator.trace.writer import TraceWriter
 
