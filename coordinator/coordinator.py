@@ -25,7 +25,7 @@ from coordinator.services import Backends, Epochs, RoundLimits, Services, Settin
 from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
 from coordinator.slots import Demand, Slots
-from coordinator.tenants import NOBODY, Quotas, Tenants, scoped
+from coordinator.tenants import NOBODY, Quotas, scoped
 from coordinator.tools import read_tools
 from coordinator.trace.feed import RoundFeed
 from coordinator.turns import Turn
@@ -57,7 +57,6 @@ class Coordinator:
         backends: Backends,
         epoch_start: int,
         random_bytes: Callable[[int], bytes] = os.urandom,
-        tenants: Tenants | None = None,
     ) -> None:
         self._config = config
         self._coordinator_id = coordinator_id
@@ -72,7 +71,7 @@ class Coordinator:
         services = Services(backends.target, backends.drafter, Epochs(epoch_start), self.feed)
         self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas)
         self._random_bytes = random_bytes
-        tenants = tenants or Tenants()
+        tenants = backends.tenants
         self._slots = Slots(config.max_running, config.max_waiting, tenants.limits_of)
         self._quotas = Quotas(tenants)
         self._admissions = Admissions()

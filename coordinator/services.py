@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 
 from coordinator.exchange import Timers
 from coordinator.ports import DraftPort, TargetPort
+from coordinator.tenants import Tenants
 from coordinator.tokenizer import Tokenizer
 from coordinator.trace.feed import RoundFeed
 
 
 @dataclass(frozen=True)
 class Backends:
-    """What a coordinator works with; `drafter` is None when there is none."""
+    """What a coordinator works with, and for whom; `drafter` is None when there is none."""
 
     target: TargetPort
     drafter: DraftPort | None
     tokenizer: Tokenizer
+    tenants: Tenants = field(default_factory=Tenants)
 
 
 class Epochs:

@@ -21,7 +21,7 @@ from coordinator.tokenizer_fetch import fetch_tokenizer
 from coordinator.trace.watch import Watch, start_watch
 from protos import rpc
 from protos.errors import Unavailable
-from protos.security import Endpoint, SecurityFiles, ServerSecurity
+from protos.security import ClientSecurity, Endpoint, SecurityFiles, ServerSecurity
 
 log = logging.getLogger("dlite.coordinator")
 
@@ -102,10 +102,8 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
         ContractMismatch: the target's tokenizer is not the one it describes.
     """
     coordinator_id = f"coordinator-{uuid.uuid4().hex[:12]}"
-    files = SecurityFiles.of(config, config.token_file)
-    front, behind = files.server(), files.client()
     tenants = read_tenants(config.auth_tokens) if config.auth_tokens is not None else Tenants()
-    front = replace(front, restricted=OPERATOR_METHODS, operators=tenants.operators)
+    front, behind = _security(config, tenants)
     readiness = Readiness()
     target_endpoint = Endpoint(config.target_address, behind)
     target = TargetLink(
@@ -127,9 +125,8 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
         if config.draft_address:
             endpoint = Endpoint(config.draft_address, behind)
             drafter = await _connect_drafter(endpoint, config, coordinator_id, target)
-        backends = Backends(target, drafter, tokenizer)
-        epoch = time.time_ns() // 1_000_000
-        coordinator = Coordinator(config, coordinator_id, backends, epoch, tenants=tenants)
+        backends = Backends(target, drafter, tokenizer, tenants)
+        coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
         links: dict[str, Link] = {"target": target} | ({"draft": drafter} if drafter is not None else {})
         watch = start_watch(coordinator, backends, links, config.trace, target.kv_stats)
         ports = await _open_ports(config, coordinator, watch, links, front)
@@ -141,6 +138,13 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     readiness.watch(ports.server)
     await ports.server.set_ready(target.is_connected)
     return RunningCoordinator(coordinator, target, drafter, ports, config.drain_seconds)
+
+
+def _security(config: CoordinatorConfig, tenants: Tenants) -> tuple[ServerSecurity, ClientSecurity]:
+    """Of the public port, and towards the services."""
+    files = SecurityFiles.of(config, config.token_file)
+    front = replace(files.server(), restricted=OPERATOR_METHODS, operators=tenants.operators)
+    return front, files.client()
 
 
 def _start_admin(
