@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from coordinator.commands import tensor_bytes
 from coordinator.emulation import LinkShape
-from coordinator.links import ItemOutbox, StreamLink
+from coordinator.links import ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_pairing, check_protocol
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
 from protos.errors import ContractMismatch, Unavailable
 from protos.security import Address
+from protos.splice import Spliced
 from protos.stream import Outbox, Stamps
 
 log = logging.getLogger("dlite.links")
@@ -55,8 +56,9 @@ class Breaker:
         self._pause_seconds = self._closed_until = 0.0
 
 
-def _pack(items: list[draft_pb2.ProposeItem]) -> draft_pb2.ProposeBatch:
-    return draft_pb2.ProposeBatch(items=draft_pb2.ProposeList(items=items))
+def _pack(items: list[draft_pb2.ProposeItem]) -> Spliced:
+    fields = draft_pb2.ProposeBatch.ITEMS_FIELD_NUMBER, draft_pb2.ProposeList.ITEMS_FIELD_NUMBER
+    return Spliced(*fields, (item.SerializeToString() for item in items))
 
 
 class DraftLink:
@@ -146,10 +148,7 @@ class DraftLink:
     def begin(self, generation: int, stamps: Stamps) -> Outbox:
         self._stamps = stamps
         self._outbox = ItemOutbox(_pack, rpc.TARGET_MESSAGE_BYTES)
-        protocol = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR)
-        hello = common_pb2.Hello(
-            coordinator_id=self._coordinator_id, stream_generation=generation, protocol=protocol
-        )
+        hello = hello_of(self._coordinator_id, generation)
         self._outbox.put(draft_pb2.ProposeBatch(hello=hello))
         return self._outbox
 

@@ -16,10 +16,10 @@ import grpc
 from google.protobuf.message import Message
 
 from coordinator.emulation import Carrier, LinkShape, carry
-from protos import rpc
+from protos import common_pb2, rpc
 from protos.errors import ContractMismatch
 from protos.security import Address
-from protos.stream import Outbox, Stamps, read_all, write_all
+from protos.stream import Outbox, Stamps, StreamMessage, read_all, write_all
 
 log = logging.getLogger("dlite.links")
 
@@ -36,7 +36,7 @@ class ItemOutbox(Outbox, Generic[T]):
     """An outbox whose items leave together: all that was queued while the writer was busy, up to
     `max_bytes`, in one message. Plain messages go first, the end message last."""
 
-    def __init__(self, pack: Callable[[list[T]], Message], max_bytes: int) -> None:
+    def __init__(self, pack: Callable[[list[T]], StreamMessage], max_bytes: int) -> None:
         super().__init__()
         self._pack = pack
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class ItemOutbox(Outbox, Generic[T]):
         self._last = last
         self.close()
 
-    async def get(self) -> Message | None:
+    async def get(self) -> StreamMessage | None:
         while True:
             if self._messages:
                 return self._messages.popleft()
@@ -73,6 +73,12 @@ class ItemOutbox(Outbox, Generic[T]):
             room -= num_bytes
             items.append(item)
         return items
+
+
+def hello_of(coordinator_id: str, generation: int) -> common_pb2.Hello:
+    """The first message of a stream, whatever it carries."""
+    protocol = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR)
+    return common_pb2.Hello(coordinator_id=coordinator_id, stream_generation=generation, protocol=protocol)
 
 
 class StreamPeer(Protocol):

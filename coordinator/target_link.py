@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from coordinator.commands import close_command
 from coordinator.emulation import LinkShape
-from coordinator.links import ItemOutbox, StreamLink
+from coordinator.links import ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_protocol
 from coordinator.ports import Inbox, StreamLost
 from coordinator.tuner.link_estimate import LinkEstimate
@@ -138,10 +138,7 @@ class TargetLink:
     def begin(self, generation: int, stamps: Stamps) -> Outbox:
         self._stamps = stamps
         self._outbox = ItemOutbox(_pack, rpc.TARGET_MESSAGE_BYTES)
-        protocol = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR)
-        hello = common_pb2.Hello(
-            coordinator_id=self._coordinator_id, stream_generation=generation, protocol=protocol
-        )
+        hello = hello_of(self._coordinator_id, generation)
         self._outbox.put(target_pb2.TargetCommand(hello=hello))
         return self._outbox
 

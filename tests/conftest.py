@@ -6,11 +6,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import grpc
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.draft_client import Client
 
 # Generated cases are the same in every run: a failure is found where it is made, not by luck later.
 settings.register_profile("suite", derandomize=True, database=None)
@@ -65,3 +71,24 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
 def run_record(request: pytest.FixtureRequest) -> RunRecord:
     """What this run collected and how it went so far."""
     return request.config.stash[RECORD]
+
+
+@pytest.fixture
+async def draft_channel() -> AsyncIterator[grpc.aio.Channel]:
+    """To a service with the golden drafter."""
+    from draft_service.service import DraftService
+    from tests.draft_client import NAME, serving
+    from tests.golden_draft import drafter
+
+    async with serving(DraftService(drafter(NAME))) as (_, opened):
+        yield opened
+
+
+@pytest.fixture
+async def draft_client(draft_channel: grpc.aio.Channel) -> Client:
+    """A stream of that service, greeted."""
+    from tests.draft_client import Client
+
+    opened = Client(draft_channel)
+    await opened.hello()
+    return opened

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,22 +31,9 @@ from tests.golden_draft import GOLDEN, TARGET, drafter
 from tests.test_draft_batcher import TEXT, BrokenDrafter, Clock, GatedDrafter, entered
 
 
-@pytest.fixture
-async def channel() -> AsyncIterator[grpc.aio.Channel]:
-    async with serving(DraftService(drafter(NAME))) as (_, opened):
-        yield opened
-
-
-@pytest.fixture
-async def client(channel: grpc.aio.Channel) -> Client:
-    opened = Client(channel)
-    await opened.hello()
-    return opened
-
-
-async def test_greedy_and_coupled_over_the_wire(client: Client) -> None:
-    await client.send_items(*[message_of(item, i) for i, item in enumerate(items())])
-    found = await client.proposals(len(items()))
+async def test_greedy_and_coupled_over_the_wire(draft_client: Client) -> None:
+    await draft_client.send_items(*[message_of(item, i) for i, item in enumerate(items())])
+    found = await draft_client.proposals(len(items()))
     for i, item in enumerate(items()):
         (expected,) = drafter(NAME).propose([item])
         assert tuple(found[i].tokens) == expected.tokens
@@ -59,25 +45,25 @@ async def test_greedy_and_coupled_over_the_wire(client: Client) -> None:
     batches = {one.timing.step: one.timing for one in found.values()}
     assert sum(timing.step_rows for timing in batches.values()) == len(found), batches
     assert all(timing.total_us >= timing.step_us for timing in batches.values())
-    await client.end()
+    await draft_client.end()
 
 
-async def test_answers_still_come_after_an_end_frame(client: Client) -> None:
-    await client.send_items(*[message_of(item, i) for i, item in enumerate(items())])
-    await client.send(end=common_pb2.End())
-    assert len(await client.proposals(len(items()))) == len(items())
-    last = await client.receive()
+async def test_answers_still_come_after_an_end_frame(draft_client: Client) -> None:
+    await draft_client.send_items(*[message_of(item, i) for i, item in enumerate(items())])
+    await draft_client.send(end=common_pb2.End())
+    assert len(await draft_client.proposals(len(items()))) == len(items())
+    last = await draft_client.receive()
     assert last is not None
     assert last.WhichOneof("body") == "end"
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "int8"])
-async def test_feature_dtypes(client: Client, dtype: str) -> None:
+async def test_feature_dtypes(draft_client: Client, dtype: str) -> None:
     item = items()[0]
     assert item.features is not None
     encoded = codec.encode(item.features, dtype)
-    await client.send_items(message_of(replace(item, features=None), 1, features=encoded))
-    found = await client.proposals(1)
+    await draft_client.send_items(message_of(replace(item, features=None), 1, features=encoded))
+    found = await draft_client.proposals(1)
     decoded = codec.decode(encoded).float()
     (expected,) = drafter(NAME).propose([replace(item, features=decoded)])
     assert tuple(found[1].tokens) == expected.tokens
@@ -99,22 +85,22 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", BAD)
-async def test_a_bad_item_beside_a_good_one(client: Client, field: str) -> None:
+async def test_a_bad_item_beside_a_good_one(draft_client: Client, field: str) -> None:
     good, bad = message_of(GOOD, 1), message_of(GOOD, 2)
     bad.MergeFrom(draft_pb2.ProposeItem(**BAD[field]))
-    await client.send_items(bad, good)
-    found = await client.proposals(2)
+    await draft_client.send_items(bad, good)
+    found = await draft_client.proposals(2)
     assert found[2].refusal.field == field
     assert list(found[2].tokens) == []
     assert len(found[1].tokens) == GOOD.k
-    await client.end()
+    await draft_client.end()
 
 
-async def test_unset_mode_and_missing_features_are_named(client: Client) -> None:
+async def test_unset_mode_and_missing_features_are_named(draft_client: Client) -> None:
     unset = message_of(GOOD, 1)
     unset.mode = common_pb2.MODE_UNSPECIFIED
-    await client.send_items(unset, message_of(replace(GOOD, features=None), 2))
-    found = await client.proposals(2)
+    await draft_client.send_items(unset, message_of(replace(GOOD, features=None), 2))
+    found = await draft_client.proposals(2)
     assert found[1].refusal.field == "mode"
     assert found[2].refusal.field == "features"
 
@@ -150,10 +136,10 @@ async def test_a_stopping_service_says_so() -> None:
     await channel.close()
 
 
-async def test_description_and_welcome(channel: grpc.aio.Channel) -> None:
-    call = channel.unary_unary("/dlite.v1.Draft/GetDescription")
+async def test_description_and_welcome(draft_channel: grpc.aio.Channel) -> None:
+    call = draft_channel.unary_unary("/dlite.v1.Draft/GetDescription")
     described = common_pb2.Describe.FromString(await call(b""))
-    welcome = await Client(channel).hello(coordinator="d")
+    welcome = await Client(draft_channel).hello(coordinator="d")
     assert welcome.describe == described
     assert len(welcome.instance_id) == 32
     assert list(described.tapped_layers) == [0, 1, 4, 5]

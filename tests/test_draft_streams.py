@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
 
 import grpc
 import pytest
@@ -21,53 +21,45 @@ from tests.draft_client import (
     until,
 )
 from tests.golden_draft import drafter
+from tests.stream_gates import FLOOD_BYTES, FLOOD_MESSAGES, Flood, gate_reads, named, number_of
 from tests.test_draft_batcher import GatedDrafter, entered
 
 
-@pytest.fixture
-async def channel() -> AsyncIterator[grpc.aio.Channel]:
-    async with serving(DraftService(drafter(NAME))) as (_, opened):
-        yield opened
-
-
-@pytest.fixture
-async def client(channel: grpc.aio.Channel) -> Client:
-    opened = Client(channel)
-    await opened.hello()
-    return opened
-
-
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"", b"\x12\x03\x0a\x01\xff"])
-async def test_garbage_ends_that_stream_only(channel: grpc.aio.Channel, client: Client, data: bytes) -> None:
-    other = Client(channel)
+async def test_garbage_ends_that_stream_only(
+    draft_channel: grpc.aio.Channel, draft_client: Client, data: bytes
+) -> None:
+    other = Client(draft_channel)
     await other.hello(coordinator="other")
     await other.call.write(data)
     code, details = await other.status()
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert "Traceback" not in details
     assert "Error" not in details
-    await client.send_items(message_of(GOOD, 1))
-    assert len((await client.proposals(1))[1].tokens) == GOOD.k
+    await draft_client.send_items(message_of(GOOD, 1))
+    assert len((await draft_client.proposals(1))[1].tokens) == GOOD.k
 
 
-async def test_the_first_message_is_hello(channel: grpc.aio.Channel) -> None:
-    client = Client(channel)
+async def test_the_first_message_is_hello(draft_channel: grpc.aio.Channel) -> None:
+    client = Client(draft_channel)
     await client.send_items(message_of(GOOD, 1))
     code, details = await client.status()
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert "hello" in details
 
 
-async def test_a_second_hello_and_an_unnamed_coordinator(channel: grpc.aio.Channel, client: Client) -> None:
-    await client.send(hello=common_pb2.Hello(coordinator_id="c", stream_generation=2))
-    assert (await client.status())[0] == grpc.StatusCode.INVALID_ARGUMENT
-    nameless = Client(channel)
+async def test_a_second_hello_and_an_unnamed_coordinator(
+    draft_channel: grpc.aio.Channel, draft_client: Client
+) -> None:
+    await draft_client.send(hello=common_pb2.Hello(coordinator_id="c", stream_generation=2))
+    assert (await draft_client.status())[0] == grpc.StatusCode.INVALID_ARGUMENT
+    nameless = Client(draft_channel)
     await nameless.send(hello=common_pb2.Hello(protocol=common_pb2.Protocol(major=1)))
     assert (await nameless.status())[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_another_protocol_major_is_refused(channel: grpc.aio.Channel) -> None:
-    client = Client(channel)
+async def test_another_protocol_major_is_refused(draft_channel: grpc.aio.Channel) -> None:
+    client = Client(draft_channel)
     protocol = common_pb2.Protocol(major=2)
     await client.send(hello=common_pb2.Hello(coordinator_id="c", stream_generation=1, protocol=protocol))
     code, details = await client.status()
@@ -75,8 +67,8 @@ async def test_another_protocol_major_is_refused(channel: grpc.aio.Channel) -> N
     assert "protocol" in details
 
 
-async def test_a_higher_generation_ends_the_older_stream(channel: grpc.aio.Channel) -> None:
-    old, other, new = Client(channel), Client(channel), Client(channel)
+async def test_a_higher_generation_ends_the_older_stream(draft_channel: grpc.aio.Channel) -> None:
+    old, other, new = Client(draft_channel), Client(draft_channel), Client(draft_channel)
     await old.hello(generation=3)
     await other.hello(generation=1, coordinator="other")
     await new.hello(generation=4)
@@ -87,8 +79,8 @@ async def test_a_higher_generation_ends_the_older_stream(channel: grpc.aio.Chann
 
 
 @pytest.mark.parametrize("generation", [2, 3])
-async def test_a_stale_generation_is_refused(channel: grpc.aio.Channel, generation: int) -> None:
-    held, stale = Client(channel), Client(channel)
+async def test_a_stale_generation_is_refused(draft_channel: grpc.aio.Channel, generation: int) -> None:
+    held, stale = Client(draft_channel), Client(draft_channel)
     await held.hello(generation=3)
     hello = common_pb2.Hello(
         coordinator_id="c", stream_generation=generation, protocol=common_pb2.Protocol(major=1)
@@ -145,10 +137,10 @@ def batch_of(num_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("num_bytes", [4 * 1024 * 1024 + 1, rpc.MAX_MESSAGE_BYTES])
-async def test_messages_up_to_the_limit_arrive(client: Client, num_bytes: int) -> None:
-    await client.call.write(batch_of(num_bytes))
-    assert (await client.proposals(1))[1].refusal.field == "features.data"
-    await client.end()
+async def test_messages_up_to_the_limit_arrive(draft_client: Client, num_bytes: int) -> None:
+    await draft_client.call.write(batch_of(num_bytes))
+    assert (await draft_client.proposals(1))[1].refusal.field == "features.data"
+    await draft_client.end()
 
 
 async def test_a_message_above_the_limit_names_both_sizes() -> None:
@@ -164,34 +156,59 @@ async def test_a_message_above_the_limit_names_both_sizes() -> None:
     assert str(rpc.MAX_MESSAGE_BYTES + 1) in details
 
 
-async def flood(num_messages: int, stall_seconds: float) -> None:
+@pytest.mark.parametrize("stall_seconds", [0.0, pytest.param(5.0, marks=pytest.mark.prove)])
+async def test_a_flood_nobody_reads_drains(stall_seconds: float) -> None:
     """112 KiB items outstanding while the client does not read and the drafter does not answer."""
     gated = GatedDrafter()
     async with serving(DraftService(gated)) as (_, channel):
         client = Client(channel)
         await client.hello()
-        for i in range(num_messages):
-            message = replay_item(i % 50, padding_bytes=112 * 1024)
+        for i in range(FLOOD_MESSAGES):
+            message = replay_item(i % 50, padding_bytes=FLOOD_BYTES)
             message.round = i
             await asyncio.wait_for(client.send_items(message), WAIT_SECONDS)
         await asyncio.sleep(stall_seconds)
         gated.gate.set()
-        found = await client.proposals(num_messages)
+        found = await client.proposals(FLOOD_MESSAGES)
         assert all(list(found[i].tokens) == [i % 50 + j for j in range(1, 5)] for i in found)
         await client.end()
 
 
-async def test_a_flood_nobody_reads_drains() -> None:
-    await flood(400, 0.0)
+@pytest.mark.parametrize("stall_seconds", [0.5, pytest.param(5.0, marks=pytest.mark.prove)])
+async def test_neither_side_reads_then_all_drains(
+    monkeypatch: pytest.MonkeyPatch, stall_seconds: float
+) -> None:
+    # The service has 400 answers to send that nobody takes, the peer 400 items that nobody takes.
+    gate = gate_reads(monkeypatch)
+    async with serving(DraftService(drafter(NAME))) as (_, channel):
+        client = Client(channel)
+        await client.hello()
+
+        async def write(number: int) -> None:
+            item = message_of(GOOD, number, request_id=named(number))
+            item.ClearField("features")
+            await client.send_items(item)
+
+        await Flood(write, range(FLOOD_MESSAGES)).end()
+        gate.clear()
+        flood = Flood(write, range(FLOOD_MESSAGES, 2 * FLOOD_MESSAGES))
+        await asyncio.sleep(stall_seconds)  # the subject: nobody reads for a while
+        assert not flood.task.done(), "somebody has read"
+        gate.set()
+        await flood.end()
+        answered: Counter[int] = Counter()
+        while answered.total() < 2 * FLOOD_MESSAGES:
+            message = await client.receive()
+            assert message is not None
+            answered.update(number_of(one.request_id) for one in message.proposals.proposals)
+        await client.end()
+        assert answered == Counter(range(2 * FLOOD_MESSAGES))
 
 
-@pytest.mark.prove
-async def test_a_flood_nobody_reads_for_five_seconds_drains() -> None:
-    await flood(400, 5.0)
-
-
-async def test_one_stream_does_not_wait_for_another_that_does_not_read(channel: grpc.aio.Channel) -> None:
-    lazy, busy = Client(channel), Client(channel)
+async def test_one_stream_does_not_wait_for_another_that_does_not_read(
+    draft_channel: grpc.aio.Channel,
+) -> None:
+    lazy, busy = Client(draft_channel), Client(draft_channel)
     await lazy.hello(coordinator="lazy")
     await busy.hello(coordinator="busy")
     for i in range(40):

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
 
 import grpc
 import pytest
 import torch
 
 from protos import codec, common_pb2, rpc, target_pb2
-from protos.stream import read_all
 from target_service.build import BuiltTarget, assemble
 from target_service.config import TargetConfig
 from target_service.loader import from_model
 from target_service.service import RunningTarget, serve
 from tests.fakes import GOLDEN, KEY, plain_greedy, tiny_target
+from tests.stream_gates import FLOOD_MESSAGES, Flood, gate_reads, named, number_of
 
 PROMPT = [5, 9, 0, 17]
 TIMEOUT = 10.0
@@ -253,64 +252,6 @@ async def test_eof_without_end_frees_everything() -> None:
         assert len(engine.requests) == 0
 
 
-class GatedContext:
-    """A handler's end of a stream that reads only while `gate` is set."""
-
-    def __init__(self, context: rpc.Context, gate: asyncio.Event) -> None:
-        self._context = context
-        self._gate = gate
-        self.write = context.write
-
-    async def read(self) -> object:
-        await self._gate.wait()
-        return await self._context.read()
-
-
-def gate_reads(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """From now on the handlers of new services read only while the event is set (it is)."""
-    gate = asyncio.Event()
-    gate.set()
-    right = rpc.duplex
-
-    def duplex(handler: Callable[[rpc.Context], Awaitable[None]]) -> object:
-        return right(lambda context: handler(cast(rpc.Context, GatedContext(context, gate))))
-
-    monkeypatch.setattr(rpc, "duplex", duplex)
-    return gate
-
-
-class Flood:
-    """Commands that are each answered by a refusal of their own size; nothing is read meanwhile."""
-
-    def __init__(self, side: Peer, names: range) -> None:
-        self._side = side
-        self._names = names
-        self.num_written = 0
-        self.task = asyncio.create_task(self._write())
-
-    async def _write(self) -> None:
-        for i in self._names:
-            name = f"{i:04}".ljust(FLOOD_BYTES, "x")
-            command = target_pb2.Command(request_id=name, epoch=1, round=1)
-            command.verify.SetInParent()
-            await self._side.command(command)
-            self.num_written += 1
-
-    async def end(self) -> None:
-        """Waits until all is written, as long as anything moves."""
-        before = -1
-        while not self.task.done():
-            assert self.num_written > before, f"stuck after {self.num_written} of {len(self._names)}"
-            before = self.num_written
-            await asyncio.wait({self.task}, timeout=STUCK_SECONDS)
-        self.task.result()
-
-
-FLOOD_MESSAGES = 400
-FLOOD_BYTES = 112 * 1024
-STUCK_SECONDS = 3.0
-
-
 @pytest.mark.parametrize("stall_seconds", [0.5, pytest.param(5.0, marks=pytest.mark.prove)])
 async def test_neither_side_reads_then_all_drains(
     monkeypatch: pytest.MonkeyPatch, stall_seconds: float
@@ -319,21 +260,23 @@ async def test_neither_side_reads_then_all_drains(
     gate = gate_reads(monkeypatch)
     async with running_target() as running, peer(running) as side:
         await side.hello()
-        await Flood(side, range(FLOOD_MESSAGES)).end()
+
+        async def write(number: int) -> None:
+            command = target_pb2.Command(request_id=named(number), epoch=1, round=1)
+            command.verify.SetInParent()
+            await side.command(command)
+
+        await Flood(write, range(FLOOD_MESSAGES)).end()
         gate.clear()
-        flood = Flood(side, range(FLOOD_MESSAGES, 2 * FLOOD_MESSAGES))
+        flood = Flood(write, range(FLOOD_MESSAGES, 2 * FLOOD_MESSAGES))
         await asyncio.sleep(stall_seconds)  # the subject: nobody reads for a while
         assert not flood.task.done(), "somebody has read"
         gate.set()
         await flood.end()
         answered: Counter[int] = Counter()
-
-        def count_refusals(data: bytes) -> bool:
-            events = target_pb2.TargetEvent.FromString(data).events.events
-            answered.update(int(event.refused.request_id[:4]) for event in events)
-            return answered.total() < 2 * FLOOD_MESSAGES
-
-        await asyncio.wait_for(read_all(side.call.read, count_refusals), 60)
+        while answered.total() < 2 * FLOOD_MESSAGES:
+            events = (await side.read()).events.events
+            answered.update(number_of(event.refused.request_id) for event in events)
         await side.send(target_pb2.TargetCommand(end=common_pb2.End(reason="done")))
         assert (await side.read()).WhichOneof("body") == "end"
         assert answered == Counter(range(2 * FLOOD_MESSAGES))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from draft_service.service import DraftService, ProposeStream
 from protos.stream import Outbox, write_all
 from target_service import service
 from target_service.service import TargetService, _Stream
@@ -23,13 +24,27 @@ def _reader_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             self._forget(stream)
 
-    async def flush(stream: _Stream, context: Any) -> None:
-        while len(stream.outbox):
-            message: Any = await stream.outbox.get()
-            stream.stamps.fill(message.stamp)
-            await context.write(message.SerializeToString())
-
     monkeypatch.setattr(TargetService, "_decode", decode)
+
+
+async def flush(stream: Any, context: Any) -> None:
+    while len(stream.outbox):
+        message: Any = await stream.outbox.get()
+        stream.stamps.fill(message.stamp)
+        await context.write(message.SerializeToString())
+
+
+def _drafters_reader_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def propose(self: Any, context: Any) -> None:
+        stream = ProposeStream(self.batcher, self.registry, self.describe, "wrong")
+        try:
+            while isinstance(data := await context.read(), bytes) and stream.on_message(data):
+                await stream.idle.wait()
+                await flush(stream, context)
+        finally:
+            self.registry.leave(stream)
+
+    monkeypatch.setattr(DraftService, "_propose", propose)
 
 
 def _reader_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +77,12 @@ WIRE_BUILDS: dict[str, WrongBuild] = {
         "the target reads no command while it has many answers to send",
         _reader_waits_for_room,
         _FLOOD,
+        {"stall_seconds": 0.1},
+    ),
+    "drafters-reader-that-writes": WrongBuild(
+        "the drafter sends its answers in the loop that reads its items",
+        _drafters_reader_writes,
+        "tests/test_draft_streams.py::test_neither_side_reads_then_all_drains",
         {"stall_seconds": 0.1},
     ),
 }
