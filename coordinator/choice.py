@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable
 
 from coordinator.broadcast import Broadcast
 from coordinator.delivery import Delivery
@@ -49,12 +47,11 @@ class Choice:
         lookup: LookupIndex | None,
         setting: Setting,
         broadcast: Broadcast,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
         self.finished: coordinator_pb2.Finished | None = None
         self.error: DliteError | None = None
-        self._now = now
+        self._now = setting.now
         self._started: float | None = None
         self._broadcast = broadcast
         resumed = request.token_ids[request.num_prompt_tokens :]
@@ -65,7 +62,9 @@ class Choice:
         if request.ended is not None:
             self._delivery.stop_string = request.ended.stop_string
             self.session.finish(request.ended.finish_reason, len(self.session.tokens))
-        self._rounds = Rounds(request, self.session, setting.services, setting.limits, self._delivery)
+        self._rounds = Rounds(
+            request, self.session, setting.services, setting.limits, self._delivery, setting.now
+        )
 
     def start(self, queued_seconds: float) -> asyncio.Task[None]:
         """Begins to decode; the caller passes the end of the task to `end`."""

@@ -17,17 +17,17 @@ from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.metrics import Metrics
 from coordinator.offload import beside_the_loop
+from coordinator.pair import services_of
 from coordinator.planning import PlanDefaults, PlanWishes, plan_defaults, read_plan, require_mode
 from coordinator.prompt import num_prompt_chars, read_prompt
 from coordinator.request import Request, RequestContext, parse_request
 from coordinator.server_info import server_info
-from coordinator.services import Backends, Epochs, RoundLimits, Services, Setting
+from coordinator.services import Backends, Epochs, RoundLimits, Setting
 from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
 from coordinator.slots import Demand, Slots
 from coordinator.tenants import NOBODY, Quotas, scoped
 from coordinator.tools import read_tools
-from coordinator.trace.feed import RoundFeed
 from coordinator.turns import Turn
 from protos import coordinator_pb2
 from protos.coordinator_pb2 import ProposalSource
@@ -57,6 +57,7 @@ class Coordinator:
         backends: Backends,
         epoch_start: int,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._coordinator_id = coordinator_id
@@ -67,9 +68,9 @@ class Coordinator:
             config.client_stall_seconds,
             config.target_loss_seconds,
         )
-        self.feed = RoundFeed()
-        services = Services(backends.target, backends.drafter, Epochs(epoch_start), self.feed)
-        self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas)
+        services = services_of(backends.target, backends.drafter, Epochs(epoch_start), now)
+        self.feed, self.cohorts = services.feed, services.cohorts
+        self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas, now)
         self._random_bytes = random_bytes
         tenants = backends.tenants
         self._slots = Slots(config.max_running, config.max_waiting, tenants.limits_of)

@@ -101,9 +101,9 @@ class Delivery:
         if self._lookup is None:
             self._lookup = LookupIndex(self._session.tokens)
 
-    def lookup(self, k: int) -> tuple[int, ...]:
-        """A lookup proposal, or nothing."""
-        return self._lookup.propose(k) if self._lookup is not None else ()
+    def lookup(self, k: int) -> tuple[tuple[int, ...], int]:
+        """A lookup proposal and the length of its match, or nothing and 0."""
+        return self._lookup.find(k) if self._lookup is not None else ((), 0)
 
     def _send(self, token_ids: tuple[int, ...], text: str) -> None:
         self._say(token_ids, self._tools.feed(text) if self._tools is not None else ToolUpdate(text))

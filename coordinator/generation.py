@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,12 +66,11 @@ class Generation:
         setting: Setting,
         place: Place,
         listener: Listener,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = prepared.request
         self._place = place
         self._listener = listener
-        self._now = now
+        self._now = setting.now
         self._arrived = prepared.arrived
         self._broadcast = Broadcast(setting.max_queued)
         self._choices = [

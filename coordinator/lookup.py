@@ -48,14 +48,18 @@ class LookupIndex:
 
     def propose(self, k: int) -> tuple[int, ...]:
         """k tokens when there is a match, else nothing."""
+        return self.find(k)[0]
+
+    def find(self, k: int) -> tuple[tuple[int, ...], int]:
+        """k tokens and the length of the match; nothing and 0 without one."""
         length = len(self._tokens)
         if k <= 0:
-            return ()
+            return (), 0
         for n in range(MAX_SUFFIX, MIN_SUFFIX - 1, -1):
             if length < n:
                 continue
             end = self._ends[n].get(tuple(self._tokens[length - n :]))
             if end is not None:
                 period = length - end
-                return tuple(self._tokens[end + i % period] for i in range(k))
-        return ()
+                return tuple(self._tokens[end + i % period] for i in range(k)), n
+        return (), 0

@@ -28,16 +28,17 @@ MODES = {
 
 @dataclass(frozen=True)
 class PlanDefaults:
-    """The coordinator's fixed k and v, and its source."""
+    """The coordinator's k and v, and its source; with `is_tuned` they are the most that the tuner takes."""
 
     num_draft_tokens: int
     verify_block_size: int
     source: ProposalSource
+    is_tuned: bool = False
 
 
 @dataclass(frozen=True)
 class PlanWishes:
-    """What is configured; None leaves it to the drafter's block."""
+    """What is configured; with both None the tuner chooses, up to the drafter's block."""
 
     num_draft_tokens: int | None
     verify_block_size: int | None
@@ -56,7 +57,8 @@ def plan_defaults(wanted: PlanWishes, drafter_block_size: int, most_rows: int) -
         k = max(drafter_block_size - 1, 0)
         k = max(k or _DEFAULT_DRAFT_TOKENS, (v or 1) - 1)
     k = min(k, most_rows - 1)
-    return PlanDefaults(k, min(v or k + 1, k + 1), wanted.source)
+    is_tuned = wanted.num_draft_tokens is None and wanted.verify_block_size is None
+    return PlanDefaults(k, min(v or k + 1, k + 1), wanted.source, is_tuned)
 
 
 def require_mode(speculation: coordinator_pb2.Speculation, mode: common_pb2.Mode) -> None:
@@ -96,6 +98,7 @@ def read_plan(
             f"{v} rows need {v - 1} proposals, but num_draft_tokens is {k}",
             field="speculation.verify_block_size",
         )
+    is_tuned = k is None and v is None and defaults.is_tuned
     if k is None and v is None:
         k, v = defaults.num_draft_tokens, defaults.verify_block_size
     return Plan(
@@ -104,4 +107,5 @@ def read_plan(
         num_draft_tokens=k if k is not None else (v or 1) - 1,
         verify_block_size=v if v is not None else (k or 0) + 1,
         is_blind=mode == common_pb2.MODE_REJECTION,
+        is_tuned=is_tuned,
     )

@@ -7,8 +7,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, target_pb2
 
 
@@ -113,4 +114,13 @@ class DraftPort(Protocol):
 
     def note_failure(self) -> None:
         """Says that an answer was late or of no use: `is_available` turns false for a while."""
+        ...
+
+
+@runtime_checkable
+class MeasuredPort(Protocol):
+    """A port whose link can be measured; one in this process has no link."""
+
+    def measure_into(self, estimate: LinkEstimate) -> None:
+        """From now on round trips are told to this estimate."""
         ...

@@ -18,8 +18,9 @@ from coordinator.request import Request
 from coordinator.services import RoundLimits, Services
 from coordinator.session import RoundKind, Session
 from coordinator.spent import Place, Spent
-from coordinator.steering import FixedSteering, Steering
+from coordinator.steering import Steering
 from coordinator.trace.record import RoundSource
+from coordinator.tuned import steering_of
 from coordinator.tuning import (
     BlindProposals,
     DraftChoice,
@@ -64,14 +65,14 @@ class RoundMaker:
         self.exchange = Exchange(
             request.request_id, session, services.target, self.ledger, limits.timers, now
         )
-        self._steering: Steering = FixedSteering(request.plan)
+        self._steering: Steering = steering_of(request.plan, request, session, services.cohorts)
         self._expects_features = False
         self._forced: tuple[int, ...] = ()
 
     def set_plan(self, plan: Plan) -> None:
         """How to speculate from the next round on. No round depends on the one before."""
         self._steering.leave()
-        self._steering = FixedSteering(plan)
+        self._steering = steering_of(plan, self._request, self._session, self._services.cohorts)
 
     def leave(self) -> None:
         """No further round is made."""
@@ -155,7 +156,9 @@ class RoundMaker:
         verdict = taken.verdict
         num_kept = self._take(taken, spent)
         source = _BLOCK_SOURCES.get(spent.source)
-        block = Block(source, len(proposals.tokens), verdict.num_verified, verdict.num_accepted, num_kept)
+        # What is left of a draft was counted when it was drafted.
+        num_drafted = 0 if spent.source is RoundSource.TAIL else len(proposals.tokens)
+        block = Block(source, num_drafted, verdict.num_verified, verdict.num_accepted, num_kept)
         self.ledger.note_block(block)
         anchor = None if self._session.is_finished else self._session.tokens[-1]
         steering.note_block(spent.source, block, proposals, anchor)
@@ -189,7 +192,9 @@ class RoundMaker:
         """Gives new tokens to the client; returns how many of them stand."""
         self.ledger.num_recomputed_tokens += taken.verdict.recomputed_tokens
         self._forced = tuple(taken.verdict.forced_tokens)
-        return self._delivery.take(taken.tokens, taken.logprobs)
+        num_kept = self._delivery.take(taken.tokens, taken.logprobs)
+        self._services.feed.note_tokens(num_kept)
+        return num_kept
 
     def _should_hold(self) -> bool:
         return self._delivery.outlet.is_full or self._steering.should_hold(self._view())
@@ -199,5 +204,5 @@ class RoundMaker:
         most = 0
         if drafter is not None and plan.uses_drafter and drafter.is_available and drafter.describe:
             most = max(drafter.describe.block_size - 1, 0)
-        lookup = self._delivery.lookup(plan.max_proposals)
-        return RoundView(self._session.num_remaining, lookup, most, self._forced)
+        lookup, length = self._delivery.lookup(plan.max_proposals)
+        return RoundView(self._session.num_remaining, lookup, most, self._forced, length)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coordinator.cohorts import Cohorts
 from coordinator.exchange import Timers
 from coordinator.ports import DraftPort, TargetPort
 from coordinator.tenants import Tenants
@@ -36,12 +39,13 @@ class Epochs:
 @dataclass(frozen=True)
 class Services:
     """The two services as one request uses them; `drafter` is None when there is none. Rounds that
-    have ended are told to `feed`."""
+    have ended are told to `feed`; `cohorts` are those of this pair."""
 
     target: TargetPort
     drafter: DraftPort | None
     epochs: Epochs
-    feed: RoundFeed = field(default_factory=RoundFeed)
+    feed: RoundFeed
+    cohorts: Cohorts
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,11 @@ class Setting:
 
     Args:
         max_queued: messages that may wait for a reader.
+        now: seconds, monotonic.
     """
 
     services: Services
     limits: RoundLimits
     tokenizer: Tokenizer
     max_queued: int
+    now: Callable[[], float] = time.monotonic

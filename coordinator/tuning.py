@@ -68,12 +68,14 @@ class RoundView:
         lookup: a lookup proposal of up to `max_proposals` tokens, or nothing.
         forced: the next tokens as the grammar forces them, a hint of the target's last verdict.
         max_drafter_proposals: what a connected drafter gives at most; 0 without one.
+        lookup_length: of the suffix that was found again.
     """
 
     num_remaining: int
     lookup: tuple[int, ...]
     max_drafter_proposals: int
     forced: tuple[int, ...] = ()
+    lookup_length: int = 0
 
 
 @dataclass(frozen=True)

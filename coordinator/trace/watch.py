@@ -50,7 +50,9 @@ def start_watch(
     def about_now() -> dict[str, str | int | float]:
         return about(backends)
 
-    observer = Observer(coordinator.feed, coordinator.load, links, lambda: None, about_now, ask_kv)
+    observer = Observer(
+        coordinator.feed, coordinator.load, links, coordinator.cohorts.tuner.explain, about_now, ask_kv
+    )
     listening = ExitStack()
     writer = None
     if trace_file is not None:

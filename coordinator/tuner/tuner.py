@@ -107,6 +107,16 @@ class Tuner:
         self._repeats: dict[str, int] = {}
         self._measured: dict[int, RunningMean] = {}
 
+    @property
+    def probes(self) -> ProbeSettings:
+        """How much is spent on looking."""
+        return self._settings.probes
+
+    @property
+    def num_bytes(self) -> RoundBytes:
+        """Mean bytes of a round on each link."""
+        return self._settings.num_bytes
+
     def decide(self, requests: Sequence[TunedRequest]) -> Decision:
         """The coming cycle of these requests."""
         planned = self._plan(tuple(requests))
