@@ -106,12 +106,9 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     front, behind = _security(config, tenants)
     readiness = Readiness()
     target_endpoint = Endpoint(config.target_address, behind)
+    shape = config.emulated_target_link
     target = TargetLink(
-        target_endpoint,
-        coordinator_id,
-        config.resend_seconds,
-        readiness.note,
-        emulated=config.emulated_target_link,
+        target_endpoint, coordinator_id, config.resend_seconds, readiness.note, emulated=shape
     )
     drafter: DraftLink | None = None
     target.start()

@@ -47,29 +47,38 @@ def encode(tensor: torch.Tensor, dtype: str | None = None) -> common_pb2.Tensor:
         tensor: float values; float64 must name a wire dtype.
         dtype: wire name to convert to; None keeps the tensor's own.
     """
+    message = common_pb2.Tensor()
+    encode_into(message, tensor, dtype)
+    return message
+
+
+def encode_into(message: common_pb2.Tensor, tensor: torch.Tensor, dtype: str | None = None) -> None:
+    """As `encode`, into an empty message that is already part of a larger one: a message that is handed
+    to another's constructor is copied with all its data."""
     if dtype == "int8":
-        return _encode_int8(tensor)
+        _encode_int8(message, tensor)
+        return
     if dtype is not None:
         tensor = tensor.to(dtype_named(dtype, "dtype"))
     if tensor.dtype not in _NAMES:
         raise InvalidRequest(f"{tensor.dtype} has no wire form; name one of {sorted(DTYPES)}")
-    return common_pb2.Tensor(dtype=_NAMES[tensor.dtype], shape=list(tensor.shape), data=_raw_bytes(tensor))
+    message.dtype = _NAMES[tensor.dtype]
+    message.shape.extend(tensor.shape)
+    message.data = _raw_bytes(tensor)
 
 
-def _encode_int8(tensor: torch.Tensor) -> common_pb2.Tensor:
+def _encode_int8(message: common_pb2.Tensor, tensor: torch.Tensor) -> None:
     values = tensor.detach().to(torch.float32)
     if values.dim() == 0:
         raise InvalidRequest("int8 needs a last dimension: its rows carry the scales", field="dtype")
+    message.dtype = "int8"
+    message.shape.extend(values.shape)
     if values.numel() == 0:
-        return common_pb2.Tensor(dtype="int8", shape=list(values.shape))
+        return
     scales = (values.abs().amax(dim=-1, keepdim=True) / _INT8_LEVELS).clamp_min(1e-12)
     quantised = torch.round(values / scales).clamp(-_INT8_LEVELS, _INT8_LEVELS).to(torch.int8)
-    return common_pb2.Tensor(
-        dtype="int8",
-        shape=list(values.shape),
-        data=_raw_bytes(quantised),
-        scales=_raw_bytes(scales),
-    )
+    message.data = _raw_bytes(quantised)
+    message.scales = _raw_bytes(scales)
 
 
 def decode(message: common_pb2.Tensor, field: str = "tensor") -> torch.Tensor:

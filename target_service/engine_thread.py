@@ -17,6 +17,8 @@ from target_service.engine import Engine
 PROGRESS_SECONDS = 0.5
 # With work that cannot be planned yet (pages are out), look again this often.
 STARVED_SECONDS = 0.02
+# Idle between two rounds of one request is no time to look through all pages: at most this often.
+INTEGRITY_SECONDS = 1.0
 
 log = logging.getLogger("dlite.target")
 
@@ -57,6 +59,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Command | DropCoordinator | _Stop] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._last_progress = time.monotonic()
+        self._last_check = self._last_progress
 
     def start(self) -> None:
         self._thread.start()
@@ -106,6 +109,12 @@ class EngineThread:
             time.sleep(STARVED_SECONDS)
         self._report_progress()
         if not self._engine.has_work():
+            self._check_integrity()
+
+    def _check_integrity(self) -> None:
+        now = time.monotonic()
+        if now - self._last_check >= INTEGRITY_SECONDS:
+            self._last_check = now
             self._engine.requests.check_integrity()
 
     def _report_progress(self) -> None:

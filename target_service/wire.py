@@ -23,7 +23,8 @@ _FINISH_REASONS = {
     c.FinishReason.STOP: common_pb2.FINISH_REASON_STOP,
     c.FinishReason.LENGTH: common_pb2.FINISH_REASON_LENGTH,
 }
-# Features leave in messages of about this size, after the small message with the verdicts.
+# Features leave in messages of about this size. What fits into one message leaves in one: a message
+# of its own costs more than a verdict waits for the features of a request or two.
 FEATURE_MESSAGE_BYTES = 256 * 1024
 
 
@@ -84,16 +85,13 @@ def _logprobs_to(entry: PositionLogprobs) -> common_pb2.PositionLogprobs:
     return common_pb2.PositionLogprobs(chosen=chosen, top=[one(item) for item in entry.top])
 
 
-def _features_to(event: c.Features, dtype: str | None) -> target_pb2.Features:
+def _write_features(message: target_pb2.Features, event: c.Features, dtype: str | None) -> None:
     if dtype is None and event.tensor.dtype == torch.float64:
         dtype = "f32"  # a float64 target is for proofs; drafters compute in float32
-    return target_pb2.Features(
-        **_named(event.address),  # type: ignore[arg-type]
-        round=event.address.round,
-        part=0,
-        parts=1,
-        tensor=codec.encode(event.tensor, dtype),
-    )
+    message.request_id, message.epoch = event.address.key.request_id, event.address.epoch
+    message.round = event.address.round
+    message.part, message.parts = 0, 1
+    codec.encode_into(message.tensor, event.tensor, dtype)
 
 
 def _refused_to(event: c.Refused) -> target_pb2.Refused:
@@ -111,44 +109,62 @@ def _refused_to(event: c.Refused) -> target_pb2.Refused:
 
 def event_to(event: c.Event, feature_dtype: str | None = None) -> target_pb2.Event:
     """One event."""
+    message = target_pb2.Event()
+    _write_event(message, event, feature_dtype)
+    return message
+
+
+def _write_event(message: target_pb2.Event, event: c.Event, feature_dtype: str | None) -> None:
+    """Writes an event where it belongs; large ones are never copied from message to message."""
     if isinstance(event, c.Verdict):
-        return target_pb2.Event(verdict=_verdict_to(event))
-    if isinstance(event, c.Features):
-        return target_pb2.Event(features=_features_to(event, feature_dtype))
-    if isinstance(event, c.Progress):
+        message.verdict.CopyFrom(_verdict_to(event))
+    elif isinstance(event, c.Features):
+        _write_features(message.features, event, feature_dtype)
+    elif isinstance(event, c.Progress):
         progress = target_pb2.Progress(
             step=event.step,
             queued_rows=event.queued_rows,
             pages_held=event.pages_held,
             pages_cached=event.pages_cached,
         )
-        return target_pb2.Event(progress=progress)
-    if isinstance(event, c.Preempted):
-        return target_pb2.Event(preempted=target_pb2.Preempted(**_named(event.address)))  # type: ignore[arg-type]
-    if isinstance(event, c.Closed):
-        return target_pb2.Event(closed=target_pb2.Closed(**_named(event.address)))  # type: ignore[arg-type]
-    return target_pb2.Event(refused=_refused_to(event))
+        message.progress.CopyFrom(progress)
+    elif isinstance(event, c.Preempted):
+        message.preempted.CopyFrom(target_pb2.Preempted(**_named(event.address)))  # type: ignore[arg-type]
+    elif isinstance(event, c.Closed):
+        message.closed.CopyFrom(target_pb2.Closed(**_named(event.address)))  # type: ignore[arg-type]
+    else:
+        message.refused.CopyFrom(_refused_to(event))
 
 
 def messages_to(events: Sequence[c.Event], feature_dtype: str | None = None) -> list[target_pb2.TargetEvent]:
     """Packs events into stream messages: everything small first, features after, in order."""
-    small = [event_to(event) for event in events if not isinstance(event, c.Features)]
-    messages = [_message(small)] if small else []
-    pending: list[target_pb2.Event] = []
+    small = [event for event in events if not isinstance(event, c.Features)]
+    features = [event for event in events if isinstance(event, c.Features)]
+    if sum(map(_feature_bytes, features)) <= FEATURE_MESSAGE_BYTES:
+        return [_message([*small, *features], feature_dtype)]
+    messages = [_message(small, feature_dtype)] if small else []
+    pending: list[c.Event] = []
     size = 0
-    for event in events:
-        if not isinstance(event, c.Features):
-            continue
-        pending.append(event_to(event, feature_dtype))
-        size += pending[-1].ByteSize()
-        if size >= FEATURE_MESSAGE_BYTES:
-            messages.append(_message(pending))
+    for event in features:
+        num_bytes = _feature_bytes(event)
+        if pending and size + num_bytes > FEATURE_MESSAGE_BYTES:
+            messages.append(_message(pending, feature_dtype))
             pending, size = [], 0
-    return [*messages, _message(pending)] if pending else messages
+        pending.append(event)
+        size += num_bytes
+    return [*messages, _message(pending, feature_dtype)]
 
 
-def _message(events: Sequence[target_pb2.Event]) -> target_pb2.TargetEvent:
-    return target_pb2.TargetEvent(events=target_pb2.EventList(events=events))
+def _feature_bytes(event: c.Features) -> int:
+    """About what it takes on the wire: a dtype of the wire's own may halve it."""
+    return event.tensor.numel() * min(event.tensor.element_size(), 4)
+
+
+def _message(events: Sequence[c.Event], feature_dtype: str | None) -> target_pb2.TargetEvent:
+    message = target_pb2.TargetEvent()
+    for event in events:
+        _write_event(message.events.events.add(), event, feature_dtype)
+    return message
 
 
 def describe_to(d: TargetDescription) -> common_pb2.Describe:

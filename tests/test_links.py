@@ -81,6 +81,7 @@ async def test_commands_queued_together_travel_together_in_order() -> None:
     outbox.put_item(close_command("late", 1, 0), 1)
     messages = []
     while (message := await outbox.get()) is not None:
+        assert isinstance(message, target_pb2.TargetCommand)
         messages.append(message)
     assert [message.WhichOneof("body") for message in messages] == ["hello", *["commands"] * 4, "end"]
     sent = [[item.request_id for item in message.commands.commands] for message in messages[1:-1]]

@@ -58,8 +58,9 @@ class FakeModel:
         tokens = step.token_ids[step.decision_rows]
         logits = torch.zeros(len(tokens), self.vocab_size)
         logits.scatter_(1, ((tokens + 1) % self.vocab_size)[:, None], 1.0)
-        size = (len(tokens), self.shape.num_layers, self.shape.width)
-        return StepOutput(logits, torch.zeros(size, dtype=DTYPES[self.shape.dtype]))
+        # One row seen as many: filling a megabyte of zeros each step would be compute.
+        row = torch.zeros(1, self.shape.num_layers, self.shape.width, dtype=DTYPES[self.shape.dtype])
+        return StepOutput(logits, row.expand(len(tokens), -1, -1))
 
 
 def fake_target(costs: VerifyCosts, shape: FeatureShape | None = None) -> BuiltTarget:
