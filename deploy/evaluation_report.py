@@ -10,15 +10,16 @@ from rich.table import Table
 
 
 def as_table(found: Mapping[str, Any]) -> Table:
-    """One row a set, context and temperature: tau, then conditional acceptance of each proposal."""
-    table = Table(title=f"{found['drafter']}, {found['num_draft_tokens']} proposals a round")
-    for heading in ("set", "context", "T", "texts", "rounds", "tau"):
-        table.add_column(heading, justify="left" if heading == "set" else "right")
+    """One row a set (traces by context) and temperature: tau, then conditional acceptance of each proposal.
+    With seven proposals it fits 80 columns."""
+    title = f"{found['drafter']}, {found['num_draft_tokens']} proposals a round"
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("set", "T", "texts", "rounds", "tau"):
+        table.add_column(heading, justify="left" if heading == "set" else "right", no_wrap=True)
     for j in range(1, found["num_draft_tokens"] + 1):
         table.add_column(f"a{j}", justify="right")
     for one in found["scores"]:
-        context = "-" if one["context"] is None else str(one["context"])
-        cells = [one["name"], context, f"{one['temperature']:g}", str(one["num_texts"])]
+        cells = [one["name"], f"{one['temperature']:g}", str(one["num_texts"])]
         cells.append(str(one["num_rounds"]))
         table.add_row(*cells, *(_cell(value) for value in (one["tau"], *one["conditional"])))
     return table

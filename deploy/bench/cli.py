@@ -84,6 +84,11 @@ YARDSTICKS = {
         "time of a round and memory of a request as its context grows to 6k tokens; --save adds a plot",
         "8 rows: <= 3.0 x the round at 0.5k",
     ),
+    "drafter": Yardstick(
+        "deploy.bench.drafter",
+        "tokens a round of a drafter by set (--prompts FILES, agent kinds), context and temperature",
+        "> 1; aim: 2.2, flat in context",
+    ),
 }
 
 
@@ -91,6 +96,8 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(help=f"yardsticks, or {ALL}")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="list the yardsticks and end")] = False,
     target: Annotated[str, typer.Option(help="smollm2, a model folder, or a hub name")] = DEMO_MODEL,
+    drafter: Annotated[str, typer.Option(help="of `drafter` and `speedup`: auto, or a folder")] = "auto",
+    prompts: Annotated[list[Path] | None, typer.Option(help="of the same: JSONL files with turns")] = None,
     full: Annotated[bool, typer.Option("--full", help="longer than ten minutes")] = False,
     save: Annotated[Path | None, typer.Option(help="folder to write NAME.json into")] = None,
     table: Annotated[Path | None, typer.Option(help="document whose table to write anew, and end")] = None,
@@ -111,10 +118,11 @@ def bench(
     from deploy.bench.harness import BenchOptions, report
     from deploy.bench.results import save as save_result
 
+    options = BenchOptions(target, full, console.print, drafter, tuple(prompts or ()))
     results = []
     for name in chosen:
         module = import_module(YARDSTICKS[name].module)
-        outcome = asyncio.run(module.measure(BenchOptions(target, full, console.print)))
+        outcome = asyncio.run(module.measure(options))
         results.append(report(name, outcome))
         if save is not None:
             save_result(results[-1], save)

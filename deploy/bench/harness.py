@@ -24,11 +24,15 @@ class BenchOptions:
         target: what `resolve_model` takes.
         full: the long form.
         say: takes lines of progress.
+        drafter: a checkpoint folder, or "auto", the shipped one; yardsticks of a trained drafter take it.
+        prompts: files of prompts for those that measure on given texts.
     """
 
     target: str
     full: bool
     say: Say
+    drafter: str = "auto"
+    prompts: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Outcome:
         value: in `unit`; compared with `bar`.
         passed: whether the bar is met; printed, never an exit code.
         runs: one record for each run of an arm, in the order they were made.
+        details: more fields of the result.
     """
 
     value: float
@@ -46,6 +51,7 @@ class Outcome:
     bar: float
     passed: bool
     runs: Sequence[Mapping[str, Any]]
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ def report(name: str, outcome: Outcome) -> dict[str, Any]:
         "pass": outcome.passed,
         "runs": [dict(run) for run in outcome.runs],
         "arms": arms,
+        **outcome.details,
         "machine": machine(),
         "commit": commit(),
     }
