@@ -10,7 +10,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deploy.parent_watch import VARIABLE as PARENT_PIPE
 from protos.errors import Unavailable
@@ -37,12 +37,14 @@ class Command:
         flags: its options, without --json.
         num_threads: compute threads of the process.
         program: what runs; tests put a small script here.
+        environment: variables beside this process's own.
     """
 
     name: str
     flags: Sequence[str]
     num_threads: int
     program: Sequence[str] = (sys.executable, "-m", "deploy.cli")
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def child_environment(num_threads: int, parent_pipe: int, base: Mapping[str, str]) -> dict[str, str]:
@@ -85,7 +87,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=child_environment(command.num_threads, parent_pipe, os.environ),
+            env=child_environment(command.num_threads, parent_pipe, {**os.environ, **command.environment}),
             pass_fds=(parent_pipe,),
             process_group=0,
         )

@@ -29,6 +29,11 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def _ink(share: float) -> str:
+    """Readable on viridis."""
+    return "black" if share > 0.65 else "white"
+
+
 def draw(found: Mapping[str, Any], file: Path) -> None:
     """A matrix of conditional acceptance: one row for each set and temperature, one column a proposal."""
     import numpy as np
@@ -47,7 +52,9 @@ def draw(found: Mapping[str, Any], file: Path) -> None:
     for row, column in np.ndindex(*values.shape):
         if not np.isnan(values[row, column]):
             text = f"{values[row, column]:.2f}"
-            axes.text(column, row, text, ha="center", va="center", color="white", fontsize=8)
+            axes.text(
+                column, row, text, ha="center", va="center", fontsize=8, color=_ink(values[row, column])
+            )
     axes.set_title(f"conditional acceptance, {found['drafter']}")
     figure.colorbar(image)
     figure.savefig(file, dpi=120)

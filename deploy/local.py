@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ class StackOptions:
         target_flags, draft_flags, coordinator_flags: more options of each service's command.
         draft_replay: start the replay drafter with `draft_flags` alone. For tests and benchmarks.
         target_threads, draft_threads: compute threads of each service.
+        environment: variables of the models' processes beside this process's own.
     """
 
     target: Path
@@ -36,19 +37,23 @@ class StackOptions:
     draft_replay: bool = False
     target_threads: int = 1
     draft_threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def target_command(self) -> Command:
         flags = ("--target", str(self.target), "--threads", str(self.target_threads), *self.target_flags)
-        return Command("target", flags, self.target_threads)
+        return Command("target", flags, self.target_threads, environment=self.environment)
 
     def draft_command(self) -> Command | None:
         threads = ("--threads", str(self.draft_threads))
         if self.draft_replay:
-            return Command("draft", (*threads, *self.draft_flags), self.draft_threads)
+            return self._draft((*threads, *self.draft_flags))
         if self.drafter is None:
             return None
         models = ("--drafter", str(self.drafter), "--target", str(self.target))
-        return Command("draft", (*models, *threads, *self.draft_flags), self.draft_threads)
+        return self._draft((*models, *threads, *self.draft_flags))
+
+    def _draft(self, flags: tuple[str, ...]) -> Command:
+        return Command("draft", flags, self.draft_threads, environment=self.environment)
 
     def coordinator_command(self, target: Ready, draft: Ready | None) -> Command:
         addresses = ["--target-address", target.address]

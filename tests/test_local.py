@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,22 @@ def test_no_child_survives_its_parent(number: signal.Signals) -> None:
             os.close(child)
 
 
+async def test_a_command_may_add_to_the_environment() -> None:
+    code = """
+import json, os
+print(json.dumps({"address": os.environ["OMP_WAIT_POLICY"] + os.environ["OMP_NUM_THREADS"], "pid": 1}))
+"""
+    read_end, write_end = os.pipe()
+    passive = replace(command(code, 2), environment={"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "9"})
+    child = await Child.start(passive, read_end, lambda name, line: None)
+    try:
+        assert (await child.ready(30)).address == "PASSIVE2"  # threads are those of the command
+    finally:
+        await child.stop(0.0)
+        os.close(read_end)
+        os.close(write_end)
+
+
 def test_options_become_command_lines() -> None:
     options = StackOptions(
         target=Path("/m"),
@@ -176,12 +193,14 @@ def test_options_become_command_lines() -> None:
         coordinator_flags=("--source", "lookup"),
         target_threads=3,
         draft_threads=2,
+        environment={"OMP_WAIT_POLICY": "PASSIVE"},
     )
     target = options.target_command()
     assert list(target.flags) == ["--target", "/m", "--threads", "3", "--tapped-layers", "0,1"]
     assert target.num_threads == 3
     draft = options.draft_command()
     assert draft is not None
+    assert target.environment == draft.environment == {"OMP_WAIT_POLICY": "PASSIVE"}
     assert list(draft.flags) == ["--drafter", "/d", "--target", "/m", "--threads", "2"]
     coordinator = options.coordinator_command(Ready("t:1", 1), Ready("d:2", 2))
     assert list(coordinator.flags) == [
