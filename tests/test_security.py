@@ -198,6 +198,12 @@ def test_a_file_of_tokens_tells_the_tenant(tmp_path: Path) -> None:
     assert bearer_token([("other", "x"), ("authorization", f"bearer  {TOKEN} ")]) == TOKEN
 
 
+def test_only_a_known_token_has_a_tenant() -> None:
+    assert TABLE.tenant_of(TOKEN) == "team-a"
+    for wrong in ("", TOKEN[:-1], TOKEN + " ", token_hash(TOKEN)):
+        assert TABLE.tenant_of(wrong) is None
+
+
 def test_a_key_is_the_owners_and_an_authority_is_used_again(tmp_path: Path) -> None:
     first = make_certificates(tmp_path, ["a"], [])
     authority = (tmp_path / "ca.pem").read_bytes()

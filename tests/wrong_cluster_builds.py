@@ -1,0 +1,54 @@
+"""Wrong builds of what keeps tenants and strangers apart. See `wrong_builds`."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import slots
+from protos import logs, tokens
+from target_service.prefix_cache import PrefixCache
+from tests.wrong_builds import WrongBuild
+
+
+def _pages_of_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixCache, "_start", lambda _self, _salt: None)
+
+
+def _turns_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "QUANTUM_TOKENS", 1e9)
+
+
+def _any_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tenant_of(self: tokens.TokenTable, token: str) -> str | None:
+        return next(iter(self.tenants.values())) if token else None
+
+    monkeypatch.setattr(tokens.TokenTable, "tenant_of", tenant_of)
+
+
+def _tracebacks_with_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = logs.format_exception
+    monkeypatch.setattr(logs, "format_exception", lambda info, _record_text: right(info, True))
+
+
+CLUSTER_BUILDS: dict[str, WrongBuild] = {
+    "pages-of-everybody": WrongBuild(
+        says="a tenant finds the pages of another, and learns by the time what that one has asked",
+        apply=_pages_of_everybody,
+        check="tests/test_prefix_cache.py::test_another_salt_finds_nothing_and_forks_nothing",
+    ),
+    "turns-without-end": WrongBuild(
+        says="a tenant's turn ends only with its queue",
+        apply=_turns_without_end,
+        check="tests/test_tenants.py::test_a_flood_waits_behind_itself",
+    ),
+    "any-token-will-do": WrongBuild(
+        says="a token is looked for, but not compared",
+        apply=_any_token,
+        check="tests/test_security.py::test_only_a_known_token_has_a_tenant",
+    ),
+    "tracebacks-with-messages": WrongBuild(
+        says="a traceback in the log quotes what the exception says, and with it a prompt",
+        apply=_tracebacks_with_messages,
+        check="tests/test_logs.py::test_a_traceback_withholds_what_the_exception_says",
+    ),
+}
