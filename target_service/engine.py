@@ -202,8 +202,7 @@ class Engine:
     def _crop(self, sequence: Sequence) -> None:
         """Frees whole pages beyond what stands: rejected rows, or everything of a finished text."""
         finished = sequence.finish_reason is not None
-        keep = 0 if finished else self.pool.pages_for(sequence.kv_length)
-        self.sharing.release(sequence, keep)
+        self.sharing.crop(sequence, 0 if finished else sequence.kv_length)
 
 
 def _decision_rows(step_plan: Plan, num_logits: SequenceOf[int], output: StepOutput) -> StepOutput:

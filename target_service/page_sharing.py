@@ -74,12 +74,23 @@ class PageSharing:
             committed = sequence.token_ids[: sequence.kv_length]
             self.prefixes.publish(committed, sequence.pages, sequence.page_hashes, sequence.prefix_salt)
 
-    def release(self, sequence: Request, keep: int = 0) -> None:
-        """Gives back all pages after the first `keep`, and forgets what they held."""
+    def crop(self, sequence: Request, length: int) -> None:
+        """Keeps the first `length` tokens of the KV and gives back the pages behind them; 0 empties it.
+
+        Raises:
+            ValueError: the KV has not so many tokens; nothing was changed.
+        """
+        if not 0 <= length <= sequence.kv_length:
+            raise ValueError(f"a KV of {sequence.kv_length} tokens cannot be cropped to {length}")
+        keep = self._pool.pages_for(length)
         self._pool.release(sequence.pages[keep:])
         del sequence.pages[keep:]
-        sequence.kv_length = min(sequence.kv_length, keep * self._pool.page_size)
-        del sequence.page_hashes[sequence.kv_length // self._pool.page_size :]
+        sequence.kv_length = length
+        del sequence.page_hashes[length // self._pool.page_size :]
+
+    def release(self, sequence: Request) -> None:
+        """Gives back all pages, and forgets what they held."""
+        self.crop(sequence, 0)
 
     def close(self, sequence: Request, keep_length: int) -> None:
         """Gives back the pages of a sequence that ends; only its first `keep_length` tokens stand."""

@@ -311,6 +311,7 @@ async def test_a_stop_string_leaves_nothing_behind_it() -> None:
     message = coordinator_pb2.GenerateRequest(
         token_ids=range(5, 15), max_tokens=100, temperature=0.0, ignore_eos=True, stop=["D"]
     )
+    message.speculation.num_draft_tokens, message.speculation.verify_block_size = 8, 9
     answer = Answer()
     async with in_process(built, TableDrafter(table, 8), shared_tokenizer()) as system:
         generation = await system.coordinator.admit(message)

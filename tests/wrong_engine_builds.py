@@ -66,6 +66,20 @@ def _close_takes_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockPool, "retract", retract)
 
 
+def _crop_as_a_library_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """crop(0) keeps all, crop(-n) drops n tokens, crop beyond the end is ignored."""
+    right = PageSharing.crop
+
+    def crop(self: Any, sequence: Any, length: int) -> None:
+        if length < 0:
+            length = max(sequence.kv_length + length, 0)
+        elif length in (0, *range(sequence.kv_length, length + 1)):
+            length = sequence.kv_length
+        right(self, sequence, length)
+
+    monkeypatch.setattr(PageSharing, "crop", crop)
+
+
 ENGINE_BUILDS: dict[str, WrongBuild] = {
     "chain-without-parent": WrongBuild(
         says="a page's hash does not depend on the pages before it",
@@ -102,5 +116,23 @@ ENGINE_BUILDS: dict[str, WrongBuild] = {
         says="a page that another text holds leaves the index with the text that ended",
         apply=_close_takes_from_others,
         check="tests/test_prefix_cache.py::test_what_another_text_holds_stays_for_it",
+    ),
+    "crop-to-nothing-keeps-all": WrongBuild(
+        says="crop(0) means no crop, as in a library",
+        apply=_crop_as_a_library_does,
+        check="tests/test_page_sharing.py::test_a_crop_keeps_what_it_says",
+        arguments={"length": 0, "pages": 0, "full": 0},
+    ),
+    "crop-counts-from-the-end": WrongBuild(
+        says="a negative length drops tokens from the end, as in a library",
+        apply=_crop_as_a_library_does,
+        check="tests/test_page_sharing.py::test_a_crop_to_what_is_not_there_is_refused_and_changes_nothing",
+        arguments={"length": -1},
+    ),
+    "crop-beyond-the-end": WrongBuild(
+        says="a crop beyond the end keeps all and says nothing",
+        apply=_crop_as_a_library_does,
+        check="tests/test_page_sharing.py::test_a_crop_to_what_is_not_there_is_refused_and_changes_nothing",
+        arguments={"length": 4},
     ),
 }
