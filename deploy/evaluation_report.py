@@ -53,7 +53,13 @@ def draw(found: Mapping[str, Any], file: Path) -> None:
         if not np.isnan(values[row, column]):
             text = f"{values[row, column]:.2f}"
             axes.text(
-                column, row, text, ha="center", va="center", fontsize=8, color=_ink(values[row, column])
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=_ink(float(values[row, column])),
             )
     axes.set_title(f"conditional acceptance, {found['drafter']}")
     figure.colorbar(image)

@@ -89,6 +89,12 @@ YARDSTICKS = {
         "tokens a round of a drafter by set (--prompts FILES, agent kinds), context and temperature",
         "> 1; aim: 2.2, flat in context",
     ),
+    "speedup": Yardstick(
+        "deploy.bench.speedup",
+        "three processes with a trained drafter and the tuner against plain decoding with the fastest kernel "
+        "and threads, by kind of prompt (--prompts FILES, agent kinds)",
+        ">= 1.15 on agent kinds, >= 1.00 on every set",
+    ),
 }
 
 
