@@ -1,15 +1,17 @@
 """Yardstick `round-overhead`: a round's time when nothing computes.
 
-One request on loopback; the features are those of a large model (D 4096, m 14, bfloat16 as such a
-model computes: 112 KiB to the coordinator and on to the drafter each round). Beside it stands the
-machine's bare gRPC ping-pong with a message of that size.
+One request on loopback; the features are those of a large model (D 4096, m 14) in float32: 224 KiB
+to the coordinator and on to the drafter in each round. Beside it stand the same round with bfloat16
+features, as such a model on a GPU sends them, and the machine's bare gRPC ping-pong with a message
+of the float32 size.
 """
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,35 +19,25 @@ import grpc
 from coordinator.client import AsyncClient
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import FeatureShape
-from deploy.bench.harness import BenchOptions, Outcome
+from deploy.bench.harness import BenchOptions, Measure, Outcome, interleave
+from deploy.bench.rounds import counting_request, fixed_rounds, take
 from deploy.bench.set_costs import uniform
 from deploy.local import local_stack
-from protos import coordinator_pb2, rpc
+from protos import rpc
 
 BAR_MS = 3.0
 K = 7
-SHAPE = FeatureShape(num_layers=14, width=4096, dtype="bf16")
-_FEATURE_BYTES = SHAPE.num_layers * SHAPE.width * 2
+JUDGED = FeatureShape(num_layers=14, width=4096)
+HALVED = FeatureShape(num_layers=14, width=4096, dtype="bf16")
+_ROUND, _HALVED, _BARE = "round", "round, bf16 features", "bare ping-pong"
+_FEATURE_BYTES = JUDGED.num_layers * JUDGED.width * 4
+_PINGS = 50
 
 
-async def round_ms(client: AsyncClient, max_tokens: int) -> float:
+async def round_ms(client: AsyncClient, num_rounds: int) -> float:
     """Milliseconds a round of one request whose proposals are all accepted."""
-    request = coordinator_pb2.GenerateRequest(
-        token_ids=[1, 2, 3],
-        max_tokens=max_tokens,
-        temperature=0.0,
-        speculation=coordinator_pb2.Speculation(source=coordinator_pb2.PROPOSAL_SOURCE_DRAFTER),
-    )
-    first: float | None = None
-    rounds = 0
-    async for message in client.generate(request):
-        if message.HasField("delta"):
-            first = time.perf_counter() if first is None else first
-            last = time.perf_counter()
-        elif message.HasField("finished"):
-            rounds = message.finished.ledger.num_draft_rounds
-    assert first is not None
-    return (last - first) / rounds * 1e3
+    text = await take(client, counting_request("", 1 + num_rounds * (K + 1), fixed_rounds(K)))
+    return text.round_seconds * 1e3
 
 
 async def ping_pong_ms(num_bytes: int, count: int) -> float:
@@ -71,18 +63,18 @@ async def ping_pong_ms(num_bytes: int, count: int) -> float:
     return statistics.median(times) * 1e3
 
 
-async def measure(options: BenchOptions) -> Outcome:
-    """Runs the yardstick: medians over runs of 100 rounds."""
-    num_runs = 20 if options.full else 8
-    stack = FakeStackOptions(acceptance=uniform(1.0, K), shape=SHAPE)
-    runs: list[dict[str, Any]] = []
-    async with local_stack(stack, options.say) as running, AsyncClient(running.coordinator.address) as client:
-        await running.guard(round_ms(client, 100 * (K + 1)))
-        for _ in range(num_runs):
-            value = await running.guard(round_ms(client, 100 * (K + 1)))
-            bare = await ping_pong_ms(_FEATURE_BYTES, 50)
-            options.say(f"round {value:.2f} ms, bare ping-pong of {_FEATURE_BYTES} bytes {bare:.2f} ms")
-            runs += [{"arm": "round", "value": value}, {"arm": "bare ping-pong", "value": bare}]
-            await asyncio.sleep(0)
-    value = statistics.median(run["value"] for run in runs if run["arm"] == "round")
-    return Outcome(value, "ms a round, p50 of runs", BAR_MS, value <= BAR_MS, runs)
+async def measure(options: BenchOptions, num_rounds: int = 100) -> Outcome:
+    """Runs the yardstick: medians over runs of so many rounds."""
+    num_cycles = 20 if options.full else 8
+    async with AsyncExitStack() as entered:
+        arms: dict[str, Measure] = {}
+        for name, shape in ((_ROUND, JUDGED), (_HALVED, HALVED)):
+            stack = FakeStackOptions(acceptance=uniform(1.0, K), shape=shape)
+            running = await entered.enter_async_context(local_stack(stack, options.say))
+            client = await entered.enter_async_context(AsyncClient(running.coordinator.address))
+            await running.guard(round_ms(client, num_rounds))
+            arms[name] = partial(round_ms, client, num_rounds)
+        arms[_BARE] = partial(ping_pong_ms, _FEATURE_BYTES, _PINGS)
+        runs = await interleave(arms, num_cycles, options.say)
+    value = statistics.median(run["value"] for run in runs if run["arm"] == _ROUND)
+    return Outcome(value, "ms a round, p50 of runs, f32 features", BAR_MS, value <= BAR_MS, runs)

@@ -16,6 +16,7 @@ from coordinator.client import AsyncClient
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import VOCAB_SIZE, FeatureShape
 from deploy.bench.harness import BenchOptions, Outcome
+from deploy.bench.rounds import fixed_rounds
 from deploy.bench.set_costs import uniform
 from deploy.local import LocalStack, local_stack
 from protos import coordinator_pb2
@@ -36,7 +37,7 @@ _ROUNDS_OF_A_SHORT_REQUEST = 3
 
 def request(context: int, num_rounds: int, *, speculates: bool = True) -> coordinator_pb2.GenerateRequest:
     """A text of `num_rounds` rounds, all of whose proposals are accepted."""
-    speculation = coordinator_pb2.Speculation(source=coordinator_pb2.PROPOSAL_SOURCE_DRAFTER)
+    speculation = fixed_rounds(K)
     if not speculates:
         speculation.mode = coordinator_pb2.SPECULATION_MODE_OFF
     return coordinator_pb2.GenerateRequest(

@@ -1,0 +1,87 @@
+"""Requests and measurements of the yardsticks that run on services with set costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from coordinator.client import AsyncClient
+from deploy.bench.fakes import VOCAB_SIZE
+from protos import coordinator_pb2
+from protos.errors import Unavailable
+
+PROMPT_LENGTH = 8
+
+
+def fixed_rounds(num_draft_tokens: int, verify_block_size: int | None = None) -> coordinator_pb2.Speculation:
+    """Every round asks the drafter for k and verifies v; the tuner has no say."""
+    return coordinator_pb2.Speculation(
+        source=coordinator_pb2.PROPOSAL_SOURCE_DRAFTER,
+        num_draft_tokens=num_draft_tokens,
+        verify_block_size=verify_block_size or num_draft_tokens + 1,
+    )
+
+
+def tuned_rounds() -> coordinator_pb2.Speculation:
+    """The tuner chooses."""
+    return coordinator_pb2.Speculation(source=coordinator_pb2.PROPOSAL_SOURCE_DRAFTER)
+
+
+def plain_rounds() -> coordinator_pb2.Speculation:
+    """`Run`: the target decodes alone."""
+    return coordinator_pb2.Speculation(mode=coordinator_pb2.SPECULATION_MODE_OFF)
+
+
+def counting_request(
+    request_id: str, max_tokens: int, speculation: coordinator_pb2.Speculation
+) -> coordinator_pb2.GenerateRequest:
+    """A text of the fake target. Its name decides what the fake drafter knows of it (`FakeDrafter`)."""
+    return coordinator_pb2.GenerateRequest(
+        request_id=request_id,
+        token_ids=[token % VOCAB_SIZE for token in range(PROMPT_LENGTH)],
+        max_tokens=max_tokens,
+        temperature=0.0,
+        speculation=speculation,
+    )
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text as its client saw it.
+
+    Args:
+        first_seconds, last_seconds: when the first and the last token came, on this process's clock.
+        num_tokens: all of them; num_rounds: with proposals.
+    """
+
+    first_seconds: float
+    last_seconds: float
+    num_tokens: int
+    num_rounds: int
+    ledger: coordinator_pb2.Ledger
+
+    @property
+    def round_seconds(self) -> float:
+        """From the first token on, which the prompt's prefill has given."""
+        return (self.last_seconds - self.first_seconds) / max(self.num_rounds, 1)
+
+
+async def take(client: AsyncClient, request: coordinator_pb2.GenerateRequest) -> Text:
+    """Runs one request.
+
+    Raises:
+        Unavailable: it did not come to its whole length.
+    """
+    first: float | None = None
+    last, num_tokens = 0.0, 0
+    ledger = coordinator_pb2.Ledger()
+    async for message in client.generate(request):
+        if message.HasField("delta"):
+            last = time.perf_counter()
+            first = last if first is None else first
+            num_tokens += len(message.delta.token_ids)
+        elif message.HasField("finished"):
+            ledger = message.finished.ledger
+    if first is None or num_tokens != request.max_tokens:
+        raise Unavailable(f"{num_tokens} tokens of {request.max_tokens} in {request.request_id!r}")
+    return Text(first, last, num_tokens, ledger.num_draft_rounds, ledger)
