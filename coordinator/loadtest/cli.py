@@ -118,6 +118,9 @@ def loadtest(
     result_dir: Annotated[Path | None, typer.Option()] = None,
     result_filename: Annotated[str | None, typer.Option()] = None,
     report: Annotated[Path | None, typer.Option(help="Folder for report.html and its figures.")] = None,
+    save_rounds: Annotated[
+        Path | None, typer.Option(help="Write a record of every round to this file (see docs/traces.md).")
+    ] = None,
     label: Annotated[str | None, typer.Option(help="First part of the file's name.")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, into the result; may be repeated.")
@@ -138,6 +141,7 @@ def _run(given: Mapping[str, Any]) -> int:
     import asyncio
 
     from coordinator.loadtest.document import exit_code
+    from coordinator.loadtest.figures import ReportPoint
     from coordinator.loadtest.flags import make_addresses, make_job, seed_warnings
     from coordinator.loadtest.measuring import Where, heading_now, measure
     from coordinator.loadtest.options import parse_metadata, parse_shown
@@ -157,6 +161,8 @@ def _run(given: Mapping[str, Any]) -> int:
         given["ready_check_timeout_sec"],
         given["resume_seconds"],
         given["request_timeout"],
+        watches_rounds=given["report"] is not None,
+        rounds_path=given["save_rounds"],
     )
     for warning in heading.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -167,7 +173,8 @@ def _run(given: Mapping[str, Any]) -> int:
             [{**each.result, **(each.details if given["save_detailed"] else {})} for each in measured], given
         )
     if given["report"]:
-        path = save_report(given["report"], [{**each.result, **each.details} for each in measured], shown)
+        points = [ReportPoint({**each.result, **each.details}, each.rounds) for each in measured]
+        path = save_report(given["report"], points, shown)
         typer.echo(f"saved {path}", err=True)
     _show(results, given, shown)
     return exit_code(results, given["max_failed"])

@@ -63,8 +63,11 @@ def point_result(run: PointRun, job: Job, heading: Heading, shown: Shown) -> dic
 
 
 def details(run: PointRun) -> dict[str, Any]:
-    """Each single request of the speculative arm."""
-    return detailed(run.speculative.samples, run.first.start_seconds)
+    """Each single request; those of the plain arm under `baseline_details`."""
+    found = detailed(run.speculative.samples, run.first.start_seconds)
+    if run.plain is not None:
+        found["baseline_details"] = detailed(run.plain.samples, run.first.start_seconds)
+    return found
 
 
 def exit_code(results: Sequence[Mapping[str, Any]], max_failed: int) -> int:

@@ -48,6 +48,7 @@ class PointRun:
     Args:
         first: the segment that came first.
         categories: of sessions, by their number.
+        run_id: that the names of this point's requests begin with.
     """
 
     point: Point
@@ -56,6 +57,7 @@ class PointRun:
     first: Segment
     num_unsent: int
     categories: Mapping[int, str] = field(default_factory=dict)
+    run_id: str = ""
 
 
 def arm_order(num_blocks: int) -> tuple[tuple[int, Arm], ...]:
@@ -103,13 +105,15 @@ class Execution:
         job, point = self._job, self._job.points[number]
         rng = random.Random(f"{job.seed} {number}")
         scripts = make_scripts(job.data, self._vocab_size, rng)
-        runner = Runner(self._send, self._common(f"{job.run_id}-{number}"), self._on_sample)
+        run_id = f"{job.run_id}-{number}"
+        runner = Runner(self._send, self._common(run_id), self._on_sample)
         if not job.baseline_blocks:
             segment = await runner.run(scripts, self._pace(point, len(scripts), rng), Arm.SPECULATIVE)
             run = PointRun(point, ArmRun((segment,)), None, segment, segment.num_unsent)
         else:
             run = await self._both_arms(runner, scripts, point, rng)
-        return replace(run, categories={script.index: script.category for script in scripts})
+        categories = {script.index: script.category for script in scripts}
+        return replace(run, categories=categories, run_id=run_id)
 
     async def _both_arms(
         self, runner: Runner, scripts: tuple[Script, ...], point: Point, rng: random.Random

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coordinator.client import AsyncClient, ClientOptions
 from coordinator.loadtest.document import Heading, details, point_result
-from coordinator.loadtest.execution import Execution, Job
+from coordinator.loadtest.execution import Execution, Job, PointRun
 from coordinator.loadtest.options import Shown
+from coordinator.loadtest.round_watch import RoundLog, watching
+from coordinator.loadtest.rounds import PointRounds, rounds_of_point
 from coordinator.loadtest.samples import Sample, Status
 from protos import coordinator_pb2
-from protos.errors import Unavailable
+from protos.errors import InvalidRequest, Unavailable
 
 READY_PAUSE_SECONDS = 0.2
 
@@ -27,6 +31,7 @@ class Where:
     """Where a load test sends, and how long it waits.
 
     Args:
+        watches_rounds: also listens to the coordinator's rounds; rounds_path: and writes them there.
         resume_seconds: how long a broken stream is resumed; 0 counts it as failed.
         request_seconds: a request fails with TimedOut after this time; None: never.
     """
@@ -35,14 +40,17 @@ class Where:
     ready_seconds: float = 0.0
     resume_seconds: float = 0.0
     request_seconds: float | None = None
+    watches_rounds: bool = False
+    rounds_path: Path | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One point: its result, and each request for those who want them."""
+    """One point: its result, and each request and round for those who want them."""
 
     result: dict[str, Any]
     details: dict[str, Any]
+    rounds: PointRounds = field(default_factory=PointRounds)
 
 
 async def measure(job: Job, where: Where, shown: Shown, heading: Heading) -> tuple[Measured, ...]:
@@ -64,14 +72,41 @@ async def measure(job: Job, where: Where, shown: Shown, heading: Heading) -> tup
         ) -> AsyncGenerator[coordinator_pb2.GenerateResponse]:
             return client.generate(message, where.request_seconds)
 
-        with _ProgressBar(job) as on_sample:
-            execution = Execution(job, send, info.target.vocab_size, on_sample)
-            await execution.warm_up()
-            measured = []
-            for number in range(len(job.points)):
-                run = await execution.run_point(number)
-                measured.append(Measured(point_result(run, job, heading, shown), details(run)))
-        return tuple(measured)
+        async with AsyncExitStack() as watches:
+            log = await _watch(where, watches)
+            with _ProgressBar(job) as on_sample:
+                execution = Execution(job, send, info.target.vocab_size, on_sample)
+                await execution.warm_up()
+                runs = [await execution.run_point(number) for number in range(len(job.points))]
+        heading = replace(heading, warnings=(*heading.warnings, *_about_rounds(log, where)))
+        return tuple(
+            Measured(point_result(run, job, heading, shown), details(run), _rounds_of(log, run))
+            for run in runs
+        )
+
+
+async def _watch(where: Where, watches: AsyncExitStack) -> RoundLog | None:
+    if where.rounds_path and len(where.addresses) > 1:
+        raise InvalidRequest("rounds are those of one coordinator: give one address", field="--save-rounds")
+    if not (where.watches_rounds or where.rounds_path) or len(where.addresses) > 1:
+        return None
+    return await watches.enter_async_context(watching(where.addresses[0], where.rounds_path))
+
+
+def _about_rounds(log: RoundLog | None, where: Where) -> list[str]:
+    """Warnings. Raises Unavailable when rounds were to be saved and the coordinator tells none."""
+    if log is None:
+        return []
+    if log.failure and log.header is None and where.rounds_path:
+        raise Unavailable(f"the coordinator tells no rounds: {log.failure}")
+    found = [f"rounds were not told to the end: {log.failure}"] if log.failure else []
+    return found + ([f"{log.num_lost} rounds are missing"] if log.num_lost else [])
+
+
+def _rounds_of(log: RoundLog | None, run: PointRun) -> PointRounds:
+    if log is None or log.header is None:
+        return PointRounds()
+    return rounds_of_point(log.records, run.run_id, run.categories, log.header.about)
 
 
 async def wait_ready(ask: Callable[[], Any], timeout_seconds: float) -> coordinator_pb2.GetServerInfoResponse:

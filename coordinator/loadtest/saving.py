@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from protos.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from coordinator.loadtest.figures import ReportPoint
     from coordinator.loadtest.options import Shown
 
 
@@ -37,11 +38,11 @@ def save(document: Mapping[str, Any], path: Path, append: bool = False) -> None:
         raise InvalidRequest(f"cannot write {path}: {error}", field="--result-dir") from error
 
 
-def save_report(folder: Path, results: Sequence[Mapping[str, Any]], shown: Shown) -> Path:
+def save_report(folder: Path, points: Sequence[ReportPoint], shown: Shown) -> Path:
     """Writes `report.html`, which holds all figures, and each figure as a PNG beside it.
 
     Args:
-        results: points of one sweep, each with its details.
+        points: of one sweep, each with its details.
 
     Raises:
         InvalidRequest: a file cannot be written, or matplotlib is missing.
@@ -49,11 +50,11 @@ def save_report(folder: Path, results: Sequence[Mapping[str, Any]], shown: Shown
     from coordinator.loadtest.figures import pictures
     from coordinator.loadtest.report import page
 
-    drawn = pictures(results)
+    drawn = pictures(points)
     path = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(results, drawn, shown), encoding="utf-8")
+        path.write_text(page([point.result for point in points], drawn, shown), encoding="utf-8")
         for picture in drawn:
             (folder / f"{picture.name}.png").write_bytes(picture.png)
     except OSError as error:

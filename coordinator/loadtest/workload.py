@@ -97,9 +97,11 @@ class Conversation:
         else:
             self._text += turn.content
             self._messages.append({"role": "user", "content": turn.content})
+        session_id = f"{self._common.run_id}-{self._arm.value}-{self._script.index}"
         values: dict[str, Any] = {
+            "request_id": f"{session_id}-{number}",
             "seed": (self._common.seed * 1_000_003 + self._script.index * 1009 + number) % 2**63,
-            "session_id": f"{self._common.run_id}-{self._arm.value}-{self._script.index}",
+            "session_id": session_id,
             **self._prompt(),
             **self._common.fields,
         }
