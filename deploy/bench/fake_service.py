@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploy.bench.fakes import FakeDrafter, FeatureShape, fake_target
+from deploy.bench.lean_services import LeanDrafter, LeanTarget
 from deploy.bench.set_costs import (
     Acceptance,
     DraftCosts,
@@ -32,6 +33,7 @@ from deploy.bench.set_costs import (
 from deploy.child import Command
 from deploy.local import StackOptions
 from deploy.parent_watch import end_with_parent
+from protos import rpc
 
 PROGRAM = (sys.executable, "-m", "deploy.bench.fake_service")
 
@@ -45,6 +47,7 @@ class FakeStackOptions(StackOptions):
         draft_costs: seconds of a batch by items and longest draft.
         acceptance: how often the drafter is right; None starts no drafter.
         shape: of the features.
+        is_lean: services that answer from a script, without an engine (`lean_services`); no costs then.
     """
 
     target: Path = Path()
@@ -52,6 +55,7 @@ class FakeStackOptions(StackOptions):
     draft_costs: DraftCosts = field(default_factory=DraftCosts)
     acceptance: Acceptance | None = None
     shape: FeatureShape = field(default_factory=FeatureShape)
+    is_lean: bool = False
 
     def target_command(self) -> Command:
         return Command(
@@ -60,7 +64,8 @@ class FakeStackOptions(StackOptions):
 
     def _shape(self) -> tuple[str, ...]:
         shape = self.shape
-        return ("--layers", str(shape.num_layers), "--width", str(shape.width), "--dtype", shape.dtype)
+        flags = ("--layers", str(shape.num_layers), "--width", str(shape.width), "--dtype", shape.dtype)
+        return (*flags, "--lean") if self.is_lean else flags
 
     def draft_command(self) -> Command | None:
         if self.acceptance is None:
@@ -91,6 +96,39 @@ async def _serve_draft(costs: DraftCosts, acceptance: Acceptance, shape: Feature
     return await serve(DraftService(FakeDrafter(costs, acceptance, shape)), "127.0.0.1:0")
 
 
+@dataclass(frozen=True)
+class _Lean:
+    """A served script."""
+
+    server: rpc.RunningServer
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    async def stop(self) -> None:
+        await self.server.stop(1.0)
+
+
+async def _serve_lean(kind: str, acceptance: Acceptance, shape: FeatureShape) -> Running:
+    import torch
+
+    from draft_service.wire import write_description
+    from protos.codec import DTYPES, encode
+    from target_service.wire import describe_to
+
+    if kind == "target":
+        features = torch.zeros(shape.num_layers, shape.width, dtype=DTYPES[shape.dtype])
+        describe = describe_to(fake_target(VerifyCosts(), shape).description)
+        service = LeanTarget(describe, encode(features)).service()
+    else:
+        drafter = FakeDrafter(DraftCosts(), acceptance, shape)
+        service = LeanDrafter(write_description(drafter.description, 1)).service()
+    server = await rpc.start_server(service, "127.0.0.1:0")
+    await server.set_ready(True)
+    return _Lean(server)
+
+
 async def _until_signal(start: Callable[[], Coroutine[Any, Any, Running]]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,10 +149,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--width", type=int, default=576)
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--acceptance", default="1")
+    parser.add_argument("--lean", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     shape = FeatureShape(options.layers, options.width, options.dtype)
-    if options.kind == "target":
+    if options.lean:
+        acceptance = parse_acceptance(options.acceptance)
+        asyncio.run(_until_signal(lambda: _serve_lean(options.kind, acceptance, shape)))
+    elif options.kind == "target":
         verify_costs = parse_verify_costs(options.costs)
         asyncio.run(_until_signal(lambda: _serve_target(verify_costs, shape)))
     else:
