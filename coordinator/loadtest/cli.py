@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from protos.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from coordinator.loadtest.measuring import Measured
+    from coordinator.loadtest.options import Shown
 
 SEED_BITS = 31
 
@@ -141,11 +145,9 @@ def _run(given: Mapping[str, Any]) -> int:
     import asyncio
 
     from coordinator.loadtest.document import exit_code
-    from coordinator.loadtest.figures import ReportPoint
     from coordinator.loadtest.flags import make_addresses, make_job, seed_warnings
     from coordinator.loadtest.measuring import Where, heading_now, measure
     from coordinator.loadtest.options import parse_metadata, parse_shown
-    from coordinator.loadtest.saving import save_report
 
     if given["backend"] != "dlite-grpc":
         raise InvalidRequest(f"{given['backend']!r}: there is only dlite-grpc", field="--backend")
@@ -168,19 +170,26 @@ def _run(given: Mapping[str, Any]) -> int:
         typer.echo(f"warning: {warning}", err=True)
     measured = asyncio.run(measure(job, where, shown, heading))
     results = [each.result for each in measured]
+    _write(measured, given, shown)
+    _show(results, given, shown)
+    return exit_code(results, given["max_failed"])
+
+
+def _write(measured: Sequence[Measured], given: Mapping[str, Any], shown: Shown) -> None:
+    """Result files and the report, as far as they are wanted."""
+    from coordinator.loadtest.figures import ReportPoint
+    from coordinator.loadtest.saving import save_report
+
     if given["save_result"] or given["save_detailed"] or given["append_result"]:
         _save(
             [{**each.result, **(each.details if given["save_detailed"] else {})} for each in measured], given
         )
     if given["report"]:
         points = [ReportPoint({**each.result, **each.details}, each.rounds) for each in measured]
-        path = save_report(given["report"], points, shown)
-        typer.echo(f"saved {path}", err=True)
-    _show(results, given, shown)
-    return exit_code(results, given["max_failed"])
+        typer.echo(f"saved {save_report(given['report'], points, shown)}", err=True)
 
 
-def _show(results: list[dict[str, Any]], given: Mapping[str, Any], shown: Any) -> None:
+def _show(results: list[dict[str, Any]], given: Mapping[str, Any], shown: Shown) -> None:
     """One JSON object (of a sweep: with `sweep`, a list), or the tables."""
     from coordinator.loadtest.console import block, sweep_table
 
