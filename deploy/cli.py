@@ -47,6 +47,7 @@ VERBS = {
     "train": Verb("deploy.train", "train a drafter for a target"),
     "eval": Verb("deploy.evaluate", "walk held-out text with a drafter: tau by set and position"),
     "ship": Verb("deploy.ship", "make a trained drafter a folder of the project, with its card"),
+    "ablate": Verb("deploy.ablate", "train and walk variants of a drafter at one budget"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 

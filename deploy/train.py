@@ -59,14 +59,15 @@ def train(
 class TrainingBar:
     """A progress bar on stderr with loss and acceptance, and a line for each save."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(stderr=True, highlight=False)
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._name = f"{name}  " if name else ""
         self._bar = Progress(*columns, console=self._console)
-        self._task = self._bar.add_task("starting", total=None)
+        self._task = self._bar.add_task(f"{self._name}starting", total=None)
 
     def __enter__(self) -> TrainingBar:
         self._bar.start()
@@ -76,15 +77,16 @@ class TrainingBar:
         self._bar.stop()
 
     def begin(self, step: int, steps: int) -> None:
-        self._bar.update(self._task, total=steps, completed=step, description="")
+        self._bar.update(self._task, total=steps, completed=step, description=self._name)
 
     def stepped(self, report: StepReport) -> None:
-        text = f"loss {report.loss:.3f}  proposal 1 agrees: {_row(report.agreement.rates()[:1])}"
+        text = f"{self._name}loss {report.loss:.3f}  proposal 1 agrees: {_row(report.agreement.rates()[:1])}"
         self._bar.update(self._task, completed=report.step + 1, description=text)
 
     def saved(self, report: SaveReport) -> None:
         self._console.print(
-            f"step {report.step}  loss {report.loss:.3f}  {report.anchors_per_second:.0f} anchors/s  "
+            f"{self._name}step {report.step}  loss {report.loss:.3f}  "
+            f"{report.anchors_per_second:.0f} anchors/s  "
             f"argmax agrees: training {_row(report.training)}  held out {_row(report.held_out)}  "
             f"overlap {_row(report.held_out_overlap)}"
         )

@@ -1,0 +1,159 @@
+"""Trains the arms of ablations to one budget, walks each, and keeps what was found beside its run.
+
+OUT/a<anchors>/<arm>/             the arm's run (training/loop.py)
+OUT/a<anchors>/<arm>/result.json  what it came to; an arm that has one is not done again
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.ablation_arms import Arm
+from deploy.ablation_texts import TextSet
+from draft_service.training.data import TrainingData
+from draft_service.training.draft_cost import DraftCost, drafter_cost, history_cost, weight_bytes
+from draft_service.training.history_walk import HistoryWalker
+from draft_service.training.loop import RunOptions, Trained, Watch
+from draft_service.training.provenance import provenance
+from draft_service.training.recipe import Recipe
+from draft_service.training.run import train_on
+from draft_service.training.scores import score
+from draft_service.training.state import digest_of
+from draft_service.training.walk import Walk, WalkOptions
+from draft_service.training.walkable import ServedWalker, walker_of
+from protos.errors import ContractMismatch
+from protos.shard_manifest import write_atomically
+
+RESULT = "result.json"
+CONTEXTS = (512, 2048, 6144)
+# A few block sizes that serving would choose, beside the arm's own K.
+_PROPOSALS = (2, 4)
+_COST_REPEATS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What all arms of a call share.
+
+    Attributes:
+        data: open, with all captured layers.
+        texts: walked with every arm; "held-out" first.
+        anchors: the budget of each arm.
+        costs_again: measures the cost of drafting anew, also of arms that are done.
+    """
+
+    data: TrainingData
+    target: Path
+    texts: Sequence[TextSet]
+    base: Mapping[str, object]
+    anchors: int
+    out: Path
+    threads: int
+    costs_again: bool = False
+
+
+def recipe_of(arm: Arm, bench: Bench) -> Recipe:
+    """The arm's recipe, with the steps that use up the budget."""
+    values = {**bench.base, **arm.changes}
+    batch = int(str(values["batch_anchors"]))
+    return Recipe.model_validate({**values, "steps": max(bench.anchors // batch, 2)})
+
+
+def run_arm(arm: Arm, bench: Bench, watch: Watch) -> dict[str, Any]:
+    """Trains and walks an arm, or reads what was found before.
+
+    Raises:
+        ContractMismatch: the folder holds an arm of another recipe, data or texts.
+    """
+    recipe = recipe_of(arm, bench)
+    data = bench.data.with_layers(recipe.target_layer_ids)
+    made_of = provenance(recipe, data, "")
+    texts = {one.name: _texts_digest(one) for one in bench.texts}
+    folder = bench.out / f"a{bench.anchors}" / arm.name
+    file = folder / RESULT
+    kept = _kept(file, made_of, texts)
+    if kept is not None and not bench.costs_again:
+        return kept
+    save_every = max(recipe.steps // 4, 50)
+    options = RunOptions((), bench.target, folder, save_every=save_every, threads=bench.threads)
+    begun = time.monotonic()
+    trained = train_on(data, recipe, options, watch)
+    seconds = time.monotonic() - begun
+    record = kept or {
+        "arm": arm.name,
+        "changes": dict(arm.changes),
+        "provenance": made_of,
+        "digest": digest_of(made_of),
+        "texts": texts,
+        "anchors": recipe.steps * recipe.batch_anchors,
+        "seconds": seconds if trained.new_steps == recipe.steps else None,
+        "weight_bytes": weight_bytes(trained.model),
+        **_walked(trained, data, bench.texts),
+    }
+    record = {**record, "cost": [asdict(one) for one in costs(trained)]}
+    write_atomically(file, (json.dumps(record, indent=1) + "\n").encode())
+    return record
+
+
+def _kept(file: Path, made_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text())
+    if (found["digest"], found["texts"]) != (digest_of(made_of), texts):
+        raise ContractMismatch(
+            f"{file} is of another recipe, other data or other texts: use another --out", field="--out"
+        )
+    return found
+
+
+def _walked(trained: Trained, data: TrainingData, texts: Sequence[TextSet]) -> dict[str, Any]:
+    walker = walker_of(trained)
+    most = trained.prepared.config.num_proposals
+    captured = list(data.manifests[0].tapped_layers)
+    layers = tuple(captured.index(layer) for layer in data.layer_ids)
+    sets = []
+    for one in texts:
+        walks = list(walker.walk_all(one.sequences, WalkOptions(most, layers=layers)))
+        found = score(one.name, 0.0, walks, most).as_record()
+        sets.append({**found, "context": one.context, "history": one.history, "tau_error": tau_error(walks)})
+    by_k = {str(most): sets[0]["tau"]}
+    for k in (k for k in _PROPOSALS if k < most):
+        walks = list(walker.walk_all(texts[0].sequences, WalkOptions(k, layers=layers)))
+        by_k[str(k)] = score("", 0.0, walks, k).tau
+    return {"tau": sets[0]["tau"], "tau_error": sets[0]["tau_error"], "tau_by_k": by_k, "sets": sets}
+
+
+def tau_error(walks: Sequence[Walk]) -> float | None:
+    """The standard error of tau over texts, by leaving out one at a time; None for a single text."""
+    pairs = [(walk.num_tokens, len(walk.rounds)) for walk in walks if walk.rounds]
+    if len(pairs) < 2:
+        return None
+    tokens, rounds = sum(t for t, _ in pairs), sum(r for _, r in pairs)
+    without = [(tokens - t) / (rounds - r) for t, r in pairs]
+    mean = sum(without) / len(without)
+    n = len(without)
+    return math.sqrt((n - 1) / n * sum((one - mean) ** 2 for one in without))
+
+
+def costs(trained: Trained) -> list[DraftCost]:
+    """Of a round at each context. The machine's other work is in them: the least time says most."""
+    walker = walker_of(trained)
+    found = []
+    for context in CONTEXTS:
+        if isinstance(walker, HistoryWalker):
+            found.append(history_cost(walker, context, _COST_REPEATS, time.perf_counter))
+        elif isinstance(walker, ServedWalker):
+            found.append(
+                drafter_cost(walker.drafter, walker.model, context, _COST_REPEATS, time.perf_counter)
+            )
+    return found
+
+
+def _texts_digest(texts: TextSet) -> str:
+    return digest_of([[one.token_ids.tolist(), one.first_position] for one in texts.sequences])
