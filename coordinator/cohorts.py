@@ -43,7 +43,7 @@ class Member:
         describe: what it could draft now.
         is_used: it has done what it was last assigned. is_held: it is about to, its Run is ending; so
             the assignment stays.
-        did_size: rows of its last draft, 1 when there was none.
+        did_size: rows of its last draft, also while the next one is under way; 1 in a Run.
     """
 
     request_id: str

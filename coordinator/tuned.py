@@ -98,7 +98,7 @@ class TunedSteering:
         if not isinstance(choice, DraftChoice):
             is_assigned = isinstance(choice, RunChoice) and assignment.block_size == 1
             self._cohorts.skip(self._member, is_assigned)
-        self._member.did_size = 1
+            self._member.did_size = 1
         self._lookup_length = view.lookup_length
         self.share = self._cohorts.share(assignment)
         return choice
@@ -195,7 +195,8 @@ class TunedSteering:
         if self.plan.is_blind:
             return DraftChoice(size, size)
         # More than are to be verified, so that confidence has a choice; a probe has none.
-        return DraftChoice(size if assignment.is_probe else min(self._cohorts.num_draft_tokens, most))
+        asked = size if assignment.is_probe else min(self._cohorts.num_draft_tokens, most)
+        return DraftChoice(max(asked, size))
 
     def _offers(self, view: RoundView, most: int) -> list[WaitingOffer]:
         found = []

@@ -224,9 +224,7 @@ class TimedDrafter:
             loop.call_later(self.costs.draft_rtt / 2, self._deliver, answers)
         self._task = None
 
-    def _deliver(
-        self, answers: list[tuple[draft_pb2.Proposal, asyncio.Future[draft_pb2.Proposal]]]
-    ) -> None:
+    def _deliver(self, answers: list[tuple[draft_pb2.Proposal, asyncio.Future[draft_pb2.Proposal]]]) -> None:
         if self.costs.draft_rtt:
             self.estimate.note(self.costs.draft_rtt, 500)
         for answer, future in answers:

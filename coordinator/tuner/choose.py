@@ -72,9 +72,9 @@ def choose(survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts:
     Args:
         survivals: [N][K_r], `S_1 ..` of each request, non-increasing; empty for one that must run.
     """
-    rates = _Rates(len(survivals), costs, max_cohorts)
+    rates = Rates(len(survivals), costs, max_cohorts)
     return max(
-        (_best_of(family, rates) for family in families(survivals)),
+        (best_of(family, rates) for family in families(survivals)),
         key=lambda choice: choice.tokens_per_second,
     )
 
@@ -155,7 +155,7 @@ def _led_family(
     return Family((*family.firsts, *led), family.items)
 
 
-class _Rates:
+class Rates:
     """Rates by the model; the times of a shape are computed once, whoever is in it."""
 
     def __init__(self, num_requests: int, costs: CycleCosts, max_cohorts: int) -> None:
@@ -184,7 +184,7 @@ class _Rates:
         return found[number], number + 1
 
 
-def _best_of(family: Family, rates: _Rates) -> Choice:
+def best_of(family: Family, rates: Rates) -> Choice:
     """The best prefix of a family."""
     ordered = (*family.firsts, *family.items)
     num_firsts = len(family.firsts)

@@ -7,6 +7,7 @@ proportion: the context that is read (target) or the proposals that are drafted 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.tuner.isotonic import non_decreasing
@@ -95,9 +96,13 @@ class CostTable:
         """What a step of `rows` rows costs; 0 rows cost nothing."""
         if rows <= 0:
             return 0.0
-        if len(self._table) <= rows:
-            self._table = self._build(1 << bucket_of(rows + 1))
-        return self._table[rows] + self.slope * extra
+        return self.bare_seconds(rows)[rows] + self.slope * extra
+
+    def bare_seconds(self, most_rows: int) -> Sequence[float]:
+        """By rows from 0 to `most_rows` at least, without what the second quantity adds."""
+        if len(self._table) <= most_rows:
+            self._table = self._build(1 << bucket_of(most_rows + 1))
+        return self._table
 
     def cells(self, least_count: int) -> list[int]:
         """The numbers of rows of which at least so many steps are remembered."""

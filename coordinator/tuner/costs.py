@@ -48,11 +48,24 @@ class Costs:
         """Takes the measured time of a speculating cycle.
 
         Args:
-            costs: a snapshot by what is known now, this cycle included.
+            costs: by what is known now, this cycle included.
         """
         if shape.num_speculating > 0:
             modelled = cycle_of(shape, num_cohorts, costs).seconds - costs.overhead_seconds
             self._overhead.note(seconds - modelled)
+
+    def of_shape(self, shape: Shape, num_cohorts: int, num_context: int, num_bytes: RoundBytes) -> CycleCosts:
+        """Like `snapshot`, of nothing but what a cycle of this shape needs."""
+        num_requests = shape.num_runs + shape.num_speculating
+        share = num_context / max(num_requests, 1)
+        rows = shape.num_runs - (-(shape.num_speculating + shape.num_proposals) // num_cohorts)
+        verify = [0.0] * (rows + 1)
+        for number in {rows, shape.num_runs} - {0}:
+            verify[number] = self.verify.seconds(number, share * min(number, num_requests))
+        batch, k = -(-shape.num_speculating // num_cohorts), shape.num_draft_tokens
+        draft = [(0.0,)] * batch + [(0.0,) * k + (self.draft.seconds(batch, k),)]
+        network = self.target_link.seconds(num_bytes.target) + self.draft_link.seconds(num_bytes.draft)
+        return CycleCosts(tuple(verify), tuple(draft), network, self.overhead_seconds)
 
     def snapshot(
         self, num_requests: int, most_draft_tokens: int, num_context: int, num_bytes: RoundBytes
@@ -62,15 +75,18 @@ class Costs:
         Args:
             num_context: committed tokens of all requests together.
         """
-        share = num_context / max(num_requests, 1)
+        most_rows = num_requests * (most_draft_tokens + 1)
+        context_seconds = self.verify.slope * num_context / max(num_requests, 1)
+        bare = self.verify.bare_seconds(most_rows)
+        batches, proposal_seconds = self.draft.bare_seconds(num_requests), self.draft.slope
         return CycleCosts(
             verify_seconds=tuple(
-                self.verify.seconds(rows, share * min(rows, num_requests))
-                for rows in range(num_requests * (most_draft_tokens + 1) + 1)
+                bare[rows] + context_seconds * min(rows, num_requests) for rows in range(most_rows + 1)
             ),
             draft_seconds=tuple(
                 tuple(
-                    self.draft.seconds(batch, k) if batch and k else 0.0 for k in range(most_draft_tokens + 1)
+                    batches[batch] + proposal_seconds * k if batch and k else 0.0
+                    for k in range(most_draft_tokens + 1)
                 )
                 for batch in range(num_requests + 1)
             ),

@@ -9,31 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.tuner.choose import MAX_COHORTS, Choice, choose, evaluate, shape_of
+from coordinator.tuner.choose import MAX_COHORTS, Choice, evaluate
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
-from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
+from coordinator.tuner.cycle import CycleCosts, Shape
 from coordinator.tuner.explain import Explanation, fixed_sizes
-from coordinator.tuner.probing import ProbeSettings, is_surprise, longest_probe, other_size, probe_probability
+from coordinator.tuner.planned import Planned, TunedRequest, fits, settle
+from coordinator.tuner.probing import ProbeSettings, is_surprise, longest_probe, other_size
 from coordinator.tuner.running import RunningMean
+from coordinator.tuner.search import Search
 from coordinator.tuner.survival import Survival, Verified
 
+__all__ = ["Decision", "TunedRequest", "Tuner", "TunerSettings", "settle"]
+
 _MEASURED_WINDOW = 32
-
-
-@dataclass(frozen=True)
-class TunedRequest:
-    """A request as the tuner sees it.
-
-    Args:
-        class_name: of traffic and source, such as "chat/drafter".
-        most_draft_tokens: what its drafter gives and the request has use for; 0 must run.
-        num_context: committed tokens.
-    """
-
-    request_id: str
-    class_name: str
-    most_draft_tokens: int
-    num_context: int = 0
+# Of a search in one decision: some 2 ms.
+_RATES_A_DECISION = 800
 
 
 @dataclass(frozen=True)
@@ -42,8 +32,8 @@ class TunerSettings:
 
     Args:
         margin: gain that is worth a change of plan, as a share.
-        cycles_per_plan: a plan is made anew after so many cycles at most, earlier while plans
-            change, and at once when requests come and go.
+        cycles_per_plan: a plan is made anew after so many cycles at most (one for each request, when
+            they are more), earlier while plans change, and at once when requests come and go.
     """
 
     margin: float = 0.02
@@ -60,35 +50,14 @@ class Decision:
     Args:
         block_sizes: [N], `v` with probes in it; is_probe: [N].
         plan: what they do when they do not probe.
-        costs: what the plan was made by.
+        costs: what the plan was made by. num_context: committed tokens of all requests.
     """
 
     block_sizes: tuple[int, ...]
     is_probe: tuple[bool, ...]
     plan: Choice
     costs: CycleCosts
-
-
-@dataclass(frozen=True)
-class _Planned:
-    requests: tuple[TunedRequest, ...]
-    survivals: tuple[tuple[float, ...], ...]
-    costs: CycleCosts
-    choice: Choice
-    is_kept: bool
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(request.request_id for request in self.requests)
-
-    def probe_probability(self, sizes: tuple[int, ...], num_probes: int, settings: ProbeSettings) -> float:
-        """How often a cycle may have these block sizes, when so many probes share the budget."""
-        usual = self.choice
-        rate = evaluate(sizes, usual.num_cohorts, self.survivals, self.costs)
-        seconds = cycle_of(shape_of(sizes), usual.num_cohorts, self.costs).seconds
-        lost_seconds = seconds * (1.0 - rate / usual.tokens_per_second)
-        usual_seconds = cycle_of(shape_of(usual.block_sizes), usual.num_cohorts, self.costs).seconds
-        return probe_probability(usual_seconds / num_probes, lost_seconds, settings)
+    num_context: int = 0
 
 
 class Tuner:
@@ -101,7 +70,8 @@ class Tuner:
         self.survival = Survival()
         self._draw = draw
         self._settings = settings or TunerSettings()
-        self._planned: _Planned | None = None
+        self._planned: Planned | None = None
+        self._search: Search | None = None
         self._age = 0
         self._patience = 1
         self._repeats: dict[str, int] = {}
@@ -121,12 +91,14 @@ class Tuner:
         """The coming cycle of these requests."""
         planned = self._plan(tuple(requests))
         usual = planned.choice.block_sizes
+        context = sum(request.num_context for request in requests)
         together = self._probe_together(planned)
         if together != usual:
-            return Decision(together, (True,) * len(usual), planned.choice, planned.costs)
+            return Decision(together, (True,) * len(usual), planned.choice, planned.costs, context)
         probed = [self._probe(index, size, planned) for index, size in enumerate(usual)]
         sizes = tuple(size if probe is None else probe for size, probe in zip(usual, probed, strict=True))
-        return Decision(sizes, tuple(probe is not None for probe in probed), planned.choice, planned.costs)
+        is_probe = tuple(probe is not None for probe in probed)
+        return Decision(sizes, is_probe, planned.choice, planned.costs, context)
 
     def note_block(self, request: TunedRequest, verified: Verified, was_probe: bool) -> None:
         """Takes a verified round of a request."""
@@ -141,9 +113,9 @@ class Tuner:
     def note_cycle(self, decision: Decision, shape: Shape, num_tokens: int, seconds: float) -> None:
         """Takes a whole cycle: what travelled, what was committed, how long it took."""
         if shape.num_speculating:
-            most = max(decision.block_sizes) - 1
-            costs = self.costs.snapshot(len(decision.block_sizes), most, 0, self._settings.num_bytes)
-            self.costs.note_cycle(shape, decision.plan.num_cohorts, seconds, costs)
+            number = max(min(decision.plan.num_cohorts, shape.num_speculating), 1)
+            costs = self.costs.of_shape(shape, number, decision.num_context, self._settings.num_bytes)
+            self.costs.note_cycle(shape, number, seconds, costs)
         if any(decision.is_probe) or not decision.block_sizes:
             return
         usual = round(sum(decision.block_sizes) / len(decision.block_sizes))
@@ -172,11 +144,34 @@ class Tuner:
             is_kept=planned.is_kept,
         )
 
-    def _plan(self, requests: tuple[TunedRequest, ...]) -> _Planned:
+    def _plan(self, requests: tuple[TunedRequest, ...]) -> Planned:
         before, self._age = self._planned, self._age + 1
-        same = before is not None and tuple(request.request_id for request in requests) == before.names
-        if before and same and self._age < self._patience and _fits(before, requests):
+        names = tuple(request.request_id for request in requests)
+        is_same = before is not None and names == before.names and fits(before, requests)
+        if before and is_same and self._search is None and self._age < self._patience:
             return before
+        search = self._search
+        if search is None or not is_same or not search.fits(requests):
+            search = self._search = self._new_search(requests)
+        search.advance(_RATES_A_DECISION)
+        if search.is_done:
+            self._search = None
+        elif before and is_same:
+            return before
+        kept = best = search.best
+        if before and is_same:
+            rate = evaluate(
+                before.choice.block_sizes, before.choice.num_cohorts, search.survivals, search.costs
+            )
+            kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin)
+        self._planned = Planned(requests, search.survivals, search.costs, kept, kept is not best)
+        is_stable = before is not None and is_same and kept.block_sizes == before.choice.block_sizes
+        most = max(self._settings.cycles_per_plan, len(requests))
+        self._patience = min(self._patience + 1, most) if is_stable else 1
+        self._age = 0
+        return self._planned
+
+    def _new_search(self, requests: tuple[TunedRequest, ...]) -> Search:
         survivals = tuple(
             self.survival.hoped_survival(request.request_id, request.class_name, request.most_draft_tokens)
             for request in requests
@@ -187,18 +182,9 @@ class Tuner:
             sum(request.num_context for request in requests),
             self._settings.num_bytes,
         )
-        best = choose(survivals, costs, self._settings.max_cohorts)
-        kept = best
-        if before and same and _fits(before, requests):
-            rate = evaluate(before.choice.block_sizes, before.choice.num_cohorts, survivals, costs)
-            kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin)
-        self._planned = _Planned(requests, survivals, costs, kept, kept is not best)
-        is_stable = before is not None and same and kept.block_sizes == before.choice.block_sizes
-        self._patience = min(self._patience + 1, self._settings.cycles_per_plan) if is_stable else 1
-        self._age = 0
-        return self._planned
+        return Search(survivals, costs, self._settings.max_cohorts)
 
-    def _probe_together(self, planned: _Planned) -> tuple[int, ...]:
+    def _probe_together(self, planned: Planned) -> tuple[int, ...]:
         """All requests at one size for a cycle: what a plan costs shows only when all follow it."""
         usual, settings = planned.choice.block_sizes, self._settings.probes
         longest = max((request.most_draft_tokens for request in planned.requests), default=0)
@@ -209,7 +195,7 @@ class Tuner:
         allowed = planned.probe_probability(sizes, 1, settings)
         return sizes if self._draw() * settings.most < allowed else usual
 
-    def _probe(self, index: int, usual: int, planned: _Planned) -> int | None:
+    def _probe(self, index: int, usual: int, planned: Planned) -> int | None:
         """The `v` of a probe, or None."""
         request, survival = planned.requests[index], planned.survivals[index]
         if request.most_draft_tokens == 0:
@@ -227,19 +213,3 @@ class Tuner:
         sizes = (*usual_sizes[:index], size, *usual_sizes[index + 1 :])
         allowed = planned.probe_probability(sizes, len(sizes), self._settings.probes)
         return size if self._draw() * self._settings.probes.most < allowed else None
-
-
-def settle(before: Choice, best: Choice, margin: float) -> Choice:
-    """Stays with the plan before unless a change is worth it; `Run` needs no margin to win.
-
-    Args:
-        before, best: both with tokens per second by the present estimates.
-    """
-    needed = 1.0 if best.num_draft_tokens == 0 else 1.0 + margin
-    return best if best.tokens_per_second > before.tokens_per_second * needed else before
-
-
-def _fits(planned: _Planned, requests: tuple[TunedRequest, ...]) -> bool:
-    """Whether every request can still do what was planned: near its end it has use for less."""
-    sizes = planned.choice.block_sizes
-    return all(size <= request.most_draft_tokens + 1 for size, request in zip(sizes, requests, strict=True))
