@@ -14,7 +14,7 @@ from draft_service.proposal import ProposesTokens
 from draft_service.streams import StreamRegistry
 from protos import common_pb2, draft_pb2, rpc
 from protos.errors import Busy, ContractMismatch, DliteError, InvalidRequest, StaleRound, Unavailable
-from protos.stream import Outbox, Stamps, read_all, write_all
+from protos.stream import Outbox, Stamps, end_writing, read_all, write_all
 
 SERVICE_NAME = "dlite.v1.Draft"
 
@@ -165,6 +165,9 @@ class DraftService:
         writer = _task(write_all(stream.outbox, context.write, stream.stamps))
         try:
             await _converse(stream, reader, writer)
+        except DliteError:
+            await end_writing(stream.outbox, writer)
+            raise
         finally:
             # Nothing is awaited here: after a cancel every await would be cancelled too.
             self._open.discard(stream)

@@ -22,6 +22,7 @@ from protos.splice import Spliced
 # Above this size encoding runs off the event loop. Encoding 256 KiB takes some 50 us; handing it to
 # another thread and back takes longer (a round with two messages of 224 KiB: 5.2 against 4.3 ms).
 OFFLOAD_BYTES = 512 * 1024
+_LAST_WRITE_SECONDS = 1.0
 
 
 # What goes out on a stream: it has a field `stamp`.
@@ -105,6 +106,11 @@ class Outbox:
         self._closed = True
         self._wake.set()
 
+    def abandon(self) -> None:
+        """Closes it and drops what is queued."""
+        self._messages.clear()
+        self.close()
+
     async def get(self) -> StreamMessage | None:
         """The next message, or None when the outbox is closed and empty."""
         while not self._messages:
@@ -133,6 +139,13 @@ async def write_all(outbox: Outbox, write: Callable[[bytes], Awaitable[None]], s
         stamps.note_sent(message.stamp, len(data))  # type: ignore[union-attr]
         await write(data)
     return num_bytes
+
+
+async def end_writing(outbox: Outbox, writer: asyncio.Future[int]) -> None:
+    """Before a stream ends with an error: drops what is queued and waits for the write under way, as far
+    as the peer reads. gRPC takes no status beside a message: the peer would be told nothing of use."""
+    outbox.abandon()
+    await asyncio.wait({writer}, timeout=_LAST_WRITE_SECONDS)
 
 
 async def read_all(read: Callable[[], Awaitable[Any]], on_message: Callable[[bytes], bool]) -> bool:

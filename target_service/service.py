@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from protos import common_pb2, errors, rpc, target_pb2
 from protos.security import SecurityFiles, ServerSecurity
-from protos.stream import Outbox, Stamps, read_all, write_all
+from protos.stream import Outbox, Stamps, end_writing, read_all, write_all
 from target_service import wire, wire_commands
 from target_service.build import BuiltTarget, build
 from target_service.commands import Event
@@ -95,6 +95,9 @@ class TargetService:
             if reader.done() and reader.result():
                 stream.outbox.close()
                 await writer
+        except errors.DliteError:
+            await end_writing(stream.outbox, writer)
+            raise
         finally:
             self._forget(stream)
             for task in tasks:

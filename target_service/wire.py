@@ -102,7 +102,7 @@ def _refused_to(event: c.Refused) -> target_pb2.Refused:
         field=event.field,
         message=event.message,
         held_epoch=event.held.epoch,
-        held_round=event.held.round,
+        held_round=max(event.held.round, 0),  # -1 while its Open is computed: none is done
         held_committed_length=event.held.committed_length,
     )
 

@@ -1,0 +1,267 @@
+"""Malformed and hostile messages of every type, at all three services over gRPC (CLUSTER, Faults).
+
+Each is answered by a clean status, the servers live on, and what others ask meanwhile is answered as if
+nothing had happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
+
+from protos import common_pb2, coordinator_pb2, draft_pb2, rpc, target_pb2
+from tests.fakes import GOLDEN
+from tests.hostile import Hostile
+from tests.system import stack as system
+from tests.system.stack import Stack, golden_target, stack
+
+SECONDS = 60.0
+DRAFT = GOLDEN / "draft_trained_g1"
+CLEAN = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
+# What a well-formed Hello may be told: another protocol, or a stream that is not the newest.
+OF_HELLO = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED}
+KEY = bytes(range(16))
+GOOD = system.request([9, 10, 11], 40)
+TOKENS = [5, 6, 7]
+GENERATE = coordinator_pb2.GenerateRequest(token_ids=TOKENS, max_tokens=3, temperature=0.0)
+SAID = coordinator_pb2.GenerateRequest(
+    messages=[coordinator_pb2.ChatMessage(role="user", content="hello")],
+    max_tokens=4,
+    stop=["x"],
+    seed=3,
+    temperature=0.7,
+    logit_bias={1: 1.0},
+    speculation=coordinator_pb2.Speculation(num_draft_tokens=3),
+)
+COORDINATOR: dict[str, list[Message]] = {
+    "Generate": [GENERATE, SAID],
+    "Abort": [coordinator_pb2.AbortRequest(request_id="r")],
+    "SetSpeculation": [coordinator_pb2.SetSpeculationRequest(request_id="r", speculation=SAID.speculation)],
+    "ListModels": [coordinator_pb2.ListModelsRequest()],
+    "GetServerInfo": [coordinator_pb2.GetServerInfoRequest()],
+    "Tokenize": [coordinator_pb2.TokenizeRequest(messages=SAID.messages)],
+    "GetStats": [coordinator_pb2.GetStatsRequest()],
+    "WatchRounds": [coordinator_pb2.WatchRoundsRequest()],
+    "ExplainTuner": [coordinator_pb2.ExplainTunerRequest()],
+}
+PROTOCOL = common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR)
+
+
+def hello(name: str) -> common_pb2.Hello:
+    return common_pb2.Hello(coordinator_id=name, stream_generation=1, protocol=PROTOCOL)
+
+
+def commands() -> list[Message]:
+    """One message for each kind of command, for a request that is open."""
+    opened = target_pb2.Open(
+        token_ids=TOKENS,
+        num_prompt_tokens=3,
+        sampling_key=KEY,
+        params=common_pb2.SamplingParams(max_tokens=9, top_p=0.5, logit_bias={1: 1.0}),
+        want_features=True,
+    )
+    kinds: list[dict[str, Any]] = [
+        {"open": opened},
+        {"verify": target_pb2.Verify(committed_length=4, proposals=[8, 9])},
+        {"run": target_pb2.Run(max_tokens=2, committed_length=4)},
+        {"hold": target_pb2.Hold()},
+        {"fetch": target_pb2.Fetch(committed_length=4)},
+        {"close": target_pb2.Close(keep_length=4)},
+    ]
+    return [
+        target_pb2.TargetCommand(
+            commands=target_pb2.CommandList(
+                commands=[target_pb2.Command(request_id="q", epoch=1, round=int("open" not in kind), **kind)]
+            )
+        )
+        for kind in kinds
+    ]
+
+
+def items() -> list[Message]:
+    features = common_pb2.Tensor(dtype="f32", shape=[4, 64], data=bytes(4 * 4 * 64))
+    item = draft_pb2.ProposeItem(
+        request_id="q", epoch=1, round=1, recent_tokens=TOKENS, features=features, position=3, k=2
+    )
+    item.mode, item.sampling_key = common_pb2.MODE_GREEDY, KEY
+    return [draft_pb2.ProposeBatch(items=draft_pb2.ProposeList(items=[item]))]
+
+
+def may_answer(kind: type[Message], data: bytes, code: grpc.StatusCode) -> bool:
+    if code in CLEAN:
+        return True
+    try:
+        message: Any = kind.FromString(data)
+    except DecodeError:
+        return False
+    return code in OF_HELLO and message.WhichOneof("body") == "hello"
+
+
+async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> grpc.StatusCode:
+    """Any method that takes one message; a stream that goes on is left after two of its messages."""
+    kind: Any = channel.unary_stream(method)
+    running = kind(data, timeout=SECONDS)
+    try:
+        for _ in range(3):
+            if not isinstance(await running.read(), bytes):
+                break
+        else:
+            running.cancel()
+            return grpc.StatusCode.OK
+    except grpc.aio.AioRpcError:
+        pass
+    return await running.code()
+
+
+async def converse(channel: grpc.aio.Channel, method: str, messages: Sequence[bytes]) -> grpc.StatusCode:
+    """A long stream: these messages, then whatever it says to the end."""
+    kind: Any = channel.stream_stream(method)
+    running = kind(timeout=SECONDS)
+    try:
+        for data in messages:
+            await running.write(data)
+        while isinstance(await running.read(), bytes):
+            pass
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass
+    return await running.code()
+
+
+class Fuzz:
+    """Sends hostile messages to a stack and counts what comes back."""
+
+    def __init__(self, running: Stack) -> None:
+        self.stack = running
+        self.codes: Counter[grpc.StatusCode] = Counter()
+
+    def _note(self, name: str, kind: type[Message], data: bytes, code: grpc.StatusCode) -> None:
+        self.codes[code] += 1
+        assert may_answer(kind, data, code), f"{name}: {code} for {data[:200]!r}"
+
+    async def unary(self, address: str, service: str, methods: dict[str, list[Message]], count: int) -> None:
+        async with rpc.open_channel(address) as channel:
+            for number, (name, good) in enumerate(methods.items()):
+                weight = 6 if name == "Generate" else 1
+                each = -(-count * weight // (len(methods) - 1 + 6))  # rounded up; Generate has most
+                for data in Hostile(good, number).draw(each):
+                    code = await call(channel, f"/{service}/{name}", data)
+                    self._note(name, type(good[0]), data, code)
+
+    async def stream(self, address: str, method: str, good: list[Message], count: int) -> None:
+        kind: Any = type(good[0])
+        end = kind(end=common_pb2.End(reason="done")).SerializeToString()
+        async with rpc.open_channel(address) as channel:
+            hostile = Hostile([*good, kind(hello=hello("x")), kind(end=common_pb2.End())], len(good))
+            for number, data in enumerate(hostile.draw(count)):
+                greeting = kind(hello=hello(f"fuzz-{number}")).SerializeToString()
+                opening = [good[0].SerializeToString()] if number % 2 else []
+                messages = [greeting, *opening, data, end] if number % 8 else [data, end]
+                code = await converse(channel, method, messages)
+                self._note(method, kind, data, code)
+
+    async def everything(self, count: int) -> None:
+        """`count` messages for each of the three services."""
+        assert self.stack.draft is not None
+        target, draft = self.stack.target.address, self.stack.draft.address
+        describe: dict[str, list[Message]] = {"GetDescription": [common_pb2.DescribeRequest()]}
+        files: dict[str, list[Message]] = {"GetTokenizer": [target_pb2.GetTokenizerRequest()]}
+        few = count // 20
+        await asyncio.gather(
+            self.unary(self.stack.coordinator.address, "dlite.v1.Coordinator", COORDINATOR, count),
+            self.unary(target, "dlite.v1.Target", describe | files, few),
+            self.stream(target, "/dlite.v1.Target/Decode", commands(), count - few),
+            self.unary(draft, "dlite.v1.Draft", describe, few),
+            self.stream(draft, "/dlite.v1.Draft/Propose", items(), count - few),
+        )
+
+
+async def good_requests(running: Stack, expected: list[int], done: asyncio.Event) -> int:
+    """Asks, one after the other, until the others are done; each text is as it was before them."""
+    num = 0
+    while not done.is_set():
+        reply = await system.ask(running.coordinator.address, GOOD)
+        assert reply.token_ids == expected
+        num += 1
+    return num
+
+
+async def health(address: str) -> int:
+    async with rpc.open_channel(address) as channel:
+        method: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        data = await method(health_pb2.HealthCheckRequest().SerializeToString(), timeout=SECONDS)
+    return int(health_pb2.HealthCheckResponse.FromString(data).status)
+
+
+@asynccontextmanager
+async def harmless(running: Stack) -> AsyncIterator[None]:
+    """Good requests run meanwhile; at the end all serve, and pages are where they were."""
+    assert running.draft is not None
+    pool = running.target.service._built.engine.pool
+    expected = (await system.ask(running.coordinator.address, GOOD)).token_ids
+    done = asyncio.Event()
+    good = asyncio.create_task(good_requests(running, expected, done))
+    try:
+        yield
+    finally:
+        done.set()
+    assert await good > 0
+    for address in (running.coordinator.address, running.target.address, running.draft.address):
+        assert await health(address) == health_pb2.HealthCheckResponse.SERVING
+    deadline = asyncio.get_running_loop().time() + SECONDS
+    while running.coordinator.coordinator.num_running or pool.num_available < pool.num_pages:
+        # What was left unread is freed when its stream has ended; neither end tells when.
+        assert asyncio.get_running_loop().time() < deadline, "requests or pages are left"
+        await health(running.target.address)
+    assert not running.target.service.failed.is_set()
+
+
+@asynccontextmanager
+async def golden_stack() -> AsyncIterator[Stack]:
+    async with stack(golden_target(DRAFT), DRAFT, source="drafter") as running:
+        yield running
+
+
+async def fuzz(count: int) -> Counter[grpc.StatusCode]:
+    async with golden_stack() as running:
+        sender = Fuzz(running)
+        async with harmless(running):
+            await sender.everything(count)
+    return sender.codes
+
+
+async def test_a_few_hundred_hostile_messages_do_no_harm() -> None:
+    codes = await fuzz(150)
+    assert codes.total() >= 440
+    assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 100
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+async def test_ten_thousand_hostile_messages_for_each_service_do_no_harm() -> None:
+    codes = await fuzz(10_000)
+    assert codes.total() >= 29_500
+    assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 5_000
+
+
+async def test_24_mib_of_garbage_do_no_harm() -> None:
+    garbage = bytes(range(256)) * (24 * 1024 * 1024 // 256)
+    unlimited = [("grpc.max_send_message_length", -1)]
+    async with golden_stack() as running, harmless(running):
+        assert running.draft is not None
+        methods = {
+            running.coordinator.address: "/dlite.v1.Coordinator/Generate",
+            running.target.address: "/dlite.v1.Target/Decode",
+            running.draft.address: "/dlite.v1.Draft/Propose",
+        }
+        for address, method in methods.items():
+            async with grpc.aio.insecure_channel(address, options=unlimited) as channel:
+                code = await converse(channel, method, [garbage])
+                assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, method
