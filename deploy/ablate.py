@@ -58,7 +58,7 @@ def ablate(
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     """Without what the file holds besides."""
     budgets = [
-        {"anchors": one["anchors"], "tau": {name: arm["tau"] for name, arm in one["arms"].items()}}
+        {"anchors": one["anchors"], "tau": {name: arm["sets"][0]["tau"] for name, arm in one["arms"].items()}}
         for one in result["budgets"]
     ]
     return {"pass": result["pass"], "problems": result["problems"], "budgets": budgets}

@@ -21,8 +21,8 @@ def draw(result: Mapping[str, Any], file: Path) -> None:
     axes = figure.subplots(num_lines, _COLUMNS, squeeze=False).flatten()
     for place, (one, group) in zip(axes, panels, strict=False):
         rows = one["groups"][group]
-        taus = [one["arms"][row["arm"]]["tau"] for row in rows]
-        errors = [one["arms"][row["arm"]]["tau_error"] or 0.0 for row in rows]
+        sets = [one["arms"][row["arm"]]["sets"][0] for row in rows]
+        taus, errors = [found["tau"] for found in sets], [found["tau_error"] or 0.0 for found in sets]
         place.errorbar(taus, range(len(rows)), xerr=errors, fmt="o", capsize=3)
         place.set_yticks(range(len(rows)), [row["label"] for row in rows])
         place.set_ylim(len(rows) - 0.5, -0.5)

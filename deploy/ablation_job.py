@@ -10,7 +10,7 @@ from typing import Any
 
 from deploy.ablation_arms import ALL, BASE, GROUPS, Shape, rows_of
 from deploy.ablation_figure import draw
-from deploy.ablation_report import NAME, budget, markdown, report
+from deploy.ablation_report import BASELINES, NAME, budget, markdown, report
 from deploy.ablation_run import Bench, run_arm
 from deploy.ablation_texts import context_texts, held_out_texts, whole_history
 from deploy.demo_model import resolve_model
@@ -71,8 +71,9 @@ def open_bench(asked: Asked) -> Bench:
         whole = whole_history(folder, target, exported, texts)
         contexts.append(context_texts(whole, asked.num_context_texts))
     held_out = held_out_texts(folders, float(str(base.get("held_out_fraction", 0.05))))
-    texts_ = (held_out, *contexts)
-    return Bench(data, target, texts_, base, asked.anchors, asked.out, asked.threads, asked.costs_again)
+    return Bench(
+        data, target, held_out, contexts, base, asked.anchors, asked.out, asked.threads, asked.costs_again
+    )
 
 
 def _base(asked: Asked) -> dict[str, object]:
@@ -93,16 +94,15 @@ def run(names: Sequence[str], bench: Bench, results: Path) -> tuple[dict[str, An
     """
     manifest = bench.data.manifests[0]
     shape = Shape(tuple(manifest.tapped_layers), manifest.target.vocab_size)
-    records: dict[str, Any] = {}
     result: dict[str, Any] = {}
     for name in names:
         rows = rows_of(name, shape, bench.base)
-        for row in rows:
-            if row.arm.name not in records:
-                with TrainingBar(row.arm.name) as bar:
-                    records[row.arm.name] = run_arm(row.arm, bench, bar)
-        of_group = {row.arm.name: records[row.arm.name] for row in rows}
-        result = _written(budget(bench.anchors, {name: rows}, of_group), results)
+        texts = [bench.held_out, *(bench.contexts if name == BASELINES else ())]
+        records = {}
+        for arm in [row.arm for row in rows]:
+            with TrainingBar(arm.name) as bar:
+                records[arm.name] = run_arm(arm, bench, texts, bar)
+        result = _written(budget(bench.anchors, {name: rows}, records), results)
     return result, markdown(result)
 
 

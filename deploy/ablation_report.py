@@ -78,9 +78,13 @@ def _faults(one: Mapping[str, Any]) -> list[str]:
             found.append(f"{name} was trained with {arm['anchors']} anchors")
     if len({digest_of(arm["provenance"]["data"]) for arm in arms.values()}) > 1:
         found.append("the arms have different data")
-    if len({digest_of(arm["texts"]) for arm in arms.values()}) > 1:
-        found.append("the arms have different texts")
+    for name in sorted({name for arm in arms.values() for name in arm["texts"]}):
+        if len({arm["texts"][name] for arm in arms.values() if name in arm["texts"]}) > 1:
+            found.append(f"the arms have different {name} texts")
     for group, rows in one["groups"].items():
+        walked = [set(arms[row["arm"]]["texts"]) for row in rows if row["arm"] in arms]
+        if not set.intersection(*walked) or (group == BASELINES and set.union(*walked) != walked[0]):
+            found.append(f"the arms of {group} were not walked on the same texts")
         recipes = [arms[name]["provenance"]["recipe"] for name in _order_of(rows) if name in arms]
         for field in ("seed", "anchors_per_text", "batch_anchors", "held_out_fraction"):
             if len({recipe.get(field) for recipe in recipes}) > 1:
@@ -116,12 +120,13 @@ def _table(group: str, rows: Sequence[Mapping[str, str]], arms: Mapping[str, Rec
     ]
     for row in rows:
         arm = arms[row["arm"]]
-        by_k, accepted = arm["tau_by_k"], arm["sets"][0]["conditional"]
+        own = arm["sets"][0]
+        by_k, accepted = own["tau_by_k"], own["conditional"]
         first = [_number(value) for value in [*accepted, None, None][:3]]
-        error = "" if arm["tau_error"] is None else f" ± {arm['tau_error']:.3f}"
+        error = "" if own["tau_error"] is None else f" ± {own['tau_error']:.3f}"
         cells = [
             row["label"],
-            f"{arm['tau']:.3f}{error}",
+            f"{own['tau']:.3f}{error}",
             _number(by_k.get("2")),
             _number(by_k.get("4")),
             *first,

@@ -43,14 +43,16 @@ class Bench:
 
     Attributes:
         data: open, with all captured layers.
-        texts: walked with every arm; "held-out" first.
+        held_out: walked with every arm.
+        contexts: walked with the baselines and what stands beside them.
         anchors: the budget of each arm.
         costs_again: measures the cost of drafting anew, also of arms that are done.
     """
 
     data: TrainingData
     target: Path
-    texts: Sequence[TextSet]
+    held_out: TextSet
+    contexts: Sequence[TextSet]
     base: Mapping[str, object]
     anchors: int
     out: Path
@@ -65,8 +67,8 @@ def recipe_of(arm: Arm, bench: Bench) -> Recipe:
     return Recipe.model_validate({**values, "steps": max(bench.anchors // batch, 2)})
 
 
-def run_arm(arm: Arm, bench: Bench, watch: Watch) -> dict[str, Any]:
-    """Trains and walks an arm, or reads what was found before.
+def run_arm(arm: Arm, bench: Bench, texts: Sequence[TextSet], watch: Watch) -> dict[str, Any]:
+    """Trains an arm and walks these texts; what was found before is read.
 
     Raises:
         ContractMismatch: the folder holds an arm of another recipe, data or texts.
@@ -74,59 +76,71 @@ def run_arm(arm: Arm, bench: Bench, watch: Watch) -> dict[str, Any]:
     recipe = recipe_of(arm, bench)
     data = bench.data.with_layers(recipe.target_layer_ids)
     made_of = provenance(recipe, data, "")
-    texts = {one.name: _texts_digest(one) for one in bench.texts}
     folder = bench.out / f"a{bench.anchors}" / arm.name
-    file = folder / RESULT
-    kept = _kept(file, made_of, texts)
-    if kept is not None and not bench.costs_again:
-        return kept
+    record = _kept(folder / RESULT, made_of, texts)
+    missing = [one for one in texts if record is None or one.name not in record["texts"]]
+    if record is not None and not missing and not bench.costs_again:
+        return record
     save_every = max(recipe.steps // 4, 50)
     options = RunOptions((), bench.target, folder, save_every=save_every, threads=bench.threads)
     begun = time.monotonic()
     trained = train_on(data, recipe, options, watch)
     seconds = time.monotonic() - begun
-    record = kept or {
-        "arm": arm.name,
-        "changes": dict(arm.changes),
-        "provenance": made_of,
-        "digest": digest_of(made_of),
-        "texts": texts,
-        "anchors": recipe.steps * recipe.batch_anchors,
-        "seconds": seconds if trained.new_steps == recipe.steps else None,
-        "weight_bytes": weight_bytes(trained.model),
-        **_walked(trained, data, bench.texts),
-    }
-    record = {**record, "cost": [asdict(one) for one in costs(trained)]}
-    write_atomically(file, (json.dumps(record, indent=1) + "\n").encode())
+    if record is None:
+        record = {
+            "arm": arm.name,
+            "changes": dict(arm.changes),
+            "provenance": made_of,
+            "digest": digest_of(made_of),
+            "anchors": recipe.steps * recipe.batch_anchors,
+            "seconds": seconds if trained.new_steps == recipe.steps else None,
+            "weight_bytes": weight_bytes(trained.model),
+            "texts": {},
+            "sets": [],
+        }
+    record = _walked(record, trained, data, missing)
+    record["cost"] = [asdict(one) for one in costs(trained)]
+    write_atomically(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
     return record
 
 
-def _kept(file: Path, made_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any] | None:
+def _kept(file: Path, made_of: dict[str, Any], texts: Sequence[TextSet]) -> dict[str, Any] | None:
     if not file.exists():
         return None
     found: dict[str, Any] = json.loads(file.read_text())
-    if (found["digest"], found["texts"]) != (digest_of(made_of), texts):
+    same = all(found["texts"].get(one.name) in (None, _texts_digest(one)) for one in texts)
+    if found["digest"] != digest_of(made_of) or not same:
         raise ContractMismatch(
             f"{file} is of another recipe, other data or other texts: use another --out", field="--out"
         )
     return found
 
 
-def _walked(trained: Trained, data: TrainingData, texts: Sequence[TextSet]) -> dict[str, Any]:
+def _walked(
+    record: dict[str, Any], trained: Trained, data: TrainingData, texts: Sequence[TextSet]
+) -> dict[str, Any]:
+    """The record with the scores of more texts."""
     walker = walker_of(trained)
     most = trained.prepared.config.num_proposals
     captured = list(data.manifests[0].tapped_layers)
     layers = tuple(captured.index(layer) for layer in data.layer_ids)
-    sets = []
+    sets = list(record["sets"])
     for one in texts:
-        walks = list(walker.walk_all(one.sequences, WalkOptions(most, layers=layers)))
-        found = score(one.name, 0.0, walks, most).as_record()
-        sets.append({**found, "context": one.context, "history": one.history, "tau_error": tau_error(walks)})
-    by_k = {str(most): sets[0]["tau"]}
-    for k in (k for k in _PROPOSALS if k < most):
-        walks = list(walker.walk_all(texts[0].sequences, WalkOptions(k, layers=layers)))
-        by_k[str(k)] = score("", 0.0, walks, k).tau
-    return {"tau": sets[0]["tau"], "tau_error": sets[0]["tau_error"], "tau_by_k": by_k, "sets": sets}
+        by_k = {}
+        for k in sorted({most, *(k for k in _PROPOSALS if k < most)}):
+            walks = list(walker.walk_all(one.sequences, WalkOptions(k, layers=layers)))
+            by_k[str(k)] = score(one.name, 0.0, walks, k).as_record()
+        sets.append(
+            {
+                **by_k[str(most)],
+                "tau_by_k": {k: found["tau"] for k, found in by_k.items()},
+                "tau_error": tau_error(walks),  # of the most proposals: the last k
+                "context": one.context,
+                "history": one.history,
+            }
+        )
+    digests = {one.name: _texts_digest(one) for one in texts}
+    return {**record, "texts": {**record["texts"], **digests}, "sets": sets}
 
 
 def tau_error(walks: Sequence[Walk]) -> float | None:

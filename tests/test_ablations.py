@@ -87,8 +87,9 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
     assert set(budget["arms"]) == names
     for arm in budget["arms"].values():
         assert arm["anchors"] == 64
-        assert arm["tau"] >= 1.0
-        assert set(arm["tau_by_k"]) == {"2", "3"}
+        (found,) = arm["sets"]
+        assert found["tau"] == found["tau_by_k"]["3"] >= 1.0
+        assert set(found["tau_by_k"]) == {"2", "3"}
         assert [one["context"] for one in arm["cost"]] == [512, 2048, 6144]
     kept = {
         name: [one["state_bytes"] for one in budget["arms"][name]["cost"]] for name in ("dlite", "dflash")
@@ -149,12 +150,16 @@ def test_rows_of_prompts_that_shards_lack_are_exported(target: Path, folder: Pat
 def test_context_folders_are_walked_and_not_trained_on(target: Path, folder: Path, tmp_path: Path) -> None:
     texts = answered(target, tmp_path / "context-20", prompts(4, seed=9), Asking((0.0,), max_tokens=8))
     bench = open_bench(asked(target, folder, tmp_path / "out", context_data=(texts,)))
-    assert [len(one.sequences) for one in bench.texts][1] == 3
-    assert bench.texts[1].history == 1.0
+    (context,) = bench.contexts
+    assert len(context.sequences) == 3
+    assert context.history == 1.0
+    run(("head",), bench, tmp_path / "results")
     result, text = run(("baselines",), bench, tmp_path / "results")
-    sets = result["budgets"][0]["arms"]["dspark"]["sets"]
-    assert [one["name"].split("-")[0] for one in sets] == ["held", "context"]
+    for name in ("recipe", "dspark"):
+        sets = result["budgets"][0]["arms"][name]["sets"]
+        assert [one["name"].split("-")[0] for one in sets] == ["held", "context"]
     assert "held-out" in text
+    assert not [fault for fault in result["problems"] if "texts" in fault]
 
 
 def test_the_error_of_tau_is_that_of_the_ratio_over_texts(folder: Path) -> None:
@@ -232,6 +237,10 @@ def other_texts(budgets: list[dict[str, Any]]) -> None:
     budgets[0]["arms"]["depth-1"]["texts"] = {"held-out": "z"}
 
 
+def unwalked(budgets: list[dict[str, Any]]) -> None:
+    budgets[0]["arms"]["dflash"]["texts"]["context"] = "x"
+
+
 def other_order(budgets: list[dict[str, Any]]) -> None:
     from draft_service.training.state import digest_of
 
@@ -249,7 +258,8 @@ def other_order(budgets: list[dict[str, Any]]) -> None:
         (more_anchors, "rank-48"),
         (edited_recipe, "digest of rank-48"),
         (other_data, "different data"),
-        (other_texts, "different texts"),
+        (other_texts, "different held-out texts"),
+        (unwalked, "same texts"),
         (other_order, "anchors_per_text"),
     ],
 )
