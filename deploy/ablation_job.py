@@ -67,9 +67,10 @@ def open_bench(asked: Asked) -> Bench:
     data = TrainingData(folders, (), float(str(base.get("held_out_fraction", 0.05))))
     contexts = []
     for folder in asked.context_data:
-        texts = context_texts(folder, asked.num_context_texts).sequences
+        sets = context_texts(folder, asked.num_context_texts)
+        texts = [sequence for one in sets for sequence in one.sequences]
         whole = whole_history(folder, target, exported, texts)
-        contexts.append(context_texts(whole, asked.num_context_texts))
+        contexts += context_texts(whole, asked.num_context_texts)
     held_out = held_out_texts(folders, float(str(base.get("held_out_fraction", 0.05))))
     return Bench(
         data, target, held_out, contexts, base, asked.anchors, asked.out, asked.threads, asked.costs_again

@@ -26,7 +26,7 @@ class TextSet:
     """Texts of one kind.
 
     Attributes:
-        name: "held-out", or that of a folder with long contexts.
+        name: "held-out", or the texts' source.
         context: the median number of tokens before the response.
         history: the share of the positions before the responses whose rows are there.
     """
@@ -47,9 +47,12 @@ def held_out_texts(folders: Sequence[Path], fraction: float) -> TextSet:
     return text_set("held-out", chosen)
 
 
-def context_texts(folder: Path, count: int) -> TextSet:
-    """The first greedy answers of a folder that is not trained on."""
-    return text_set(folder.name, list(_greedy([folder]))[:count])
+def context_texts(folder: Path, count: int) -> list[TextSet]:
+    """The first greedy answers of each source (of traces: each context) in a folder not trained on."""
+    by_source: dict[str, list[CapturedSequence]] = {}
+    for one in _greedy([folder]):
+        by_source.setdefault(one.source, []).append(one)
+    return [text_set(source, found[:count]) for source, found in by_source.items()]
 
 
 def text_set(name: str, chosen: Sequence[CapturedSequence]) -> TextSet:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from deploy.ablation_arms import BASE, BASE_ARM, GROUPS, Shape, rows_of, spread
 from deploy.ablation_job import Asked, chosen, open_bench, run
 from deploy.ablation_report import problems, report
 from deploy.ablation_run import recipe_of, tau_error
 from deploy.ablation_texts import held_out_texts, history_share, whole_history
-from deploy.questions import Asking
+from deploy.questions import Asking, PromptText
 from draft_service.proposal import DraftMode
 from draft_service.training.walk import Round, Walk, WalkOptions
 from protos.errors import ContractMismatch, InvalidRequest
@@ -97,6 +98,9 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
     assert len(set(kept["dlite"])) == 1
     assert kept["dflash"][2] == 12 * kept["dflash"][0]
     assert "DSpark-style" in text
+    weights = {name: state_weights(tmp_path / "a64" / name) for name in ("recipe", "head-none")}
+    assert not weights["head-none"].any()
+    assert weights["recipe"].any()
     assert (tmp_path / "results" / "ablations.png").stat().st_size > 1000
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     again, _ = run(("head",), bench, tmp_path / "results")
@@ -107,24 +111,14 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
         run(("head",), other, tmp_path / "results")
 
 
+def state_weights(folder: Path) -> torch.Tensor:
+    """What of the head's state reaches the logits [R, R]; nothing for a head without memory."""
+    weight = load_file(folder / "drafter" / "model.safetensors")["sequential_head.state_hidden_mlp.weight"]
+    return weight[:, : len(weight)]
+
+
 def bench_changes() -> tuple[str, ...]:
     return (*SMALL, "group_anchors=16", "held_out_fraction=0.3")
-
-
-def test_a_head_without_memory_stays_without_it(target: Path, folder: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    bench = open_bench(asked(target, folder, tmp_path))
-    run(("head",), bench, tmp_path)
-    weights = {
-        name: load_file(tmp_path / "a64" / name / "drafter" / "model.safetensors")[
-            "sequential_head.state_hidden_mlp.weight"
-        ]
-        for name in ("recipe", "head-none")
-    }
-    assert not weights["head-none"][:, :8].any()
-    assert weights["head-none"][:, 8:].any()
-    assert weights["recipe"][:, :8].any()
 
 
 def test_budgets_are_whole_batches(target: Path, folder: Path, tmp_path: Path) -> None:
@@ -148,16 +142,18 @@ def test_rows_of_prompts_that_shards_lack_are_exported(target: Path, folder: Pat
 
 
 def test_context_folders_are_walked_and_not_trained_on(target: Path, folder: Path, tmp_path: Path) -> None:
-    texts = answered(target, tmp_path / "context-20", prompts(4, seed=9), Asking((0.0,), max_tokens=8))
-    bench = open_bench(asked(target, folder, tmp_path / "out", context_data=(texts,)))
-    (context,) = bench.contexts
-    assert len(context.sequences) == 3
-    assert context.history == 1.0
+    found = [PromptText((), f"trace:{20 + i % 2}", one.token_ids) for i, one in enumerate(prompts(6, seed=9))]
+    texts = answered(target, tmp_path / "traces", found, Asking((0.0,), max_tokens=8))
+    bench = open_bench(asked(target, folder, tmp_path / "out", context_data=(texts,), num_context_texts=2))
+    assert [(one.name, len(one.sequences), one.history) for one in bench.contexts] == [
+        ("trace:20", 2, 1.0),
+        ("trace:21", 2, 1.0),
+    ]
     run(("head",), bench, tmp_path / "results")
     result, text = run(("baselines",), bench, tmp_path / "results")
     for name in ("recipe", "dspark"):
         sets = result["budgets"][0]["arms"][name]["sets"]
-        assert [one["name"].split("-")[0] for one in sets] == ["held", "context"]
+        assert [one["name"] for one in sets] == ["held-out", "trace:20", "trace:21"]
     assert "held-out" in text
     assert not [fault for fault in result["problems"] if "texts" in fault]
 
