@@ -35,6 +35,8 @@ CONTEXTS = (512, 2048, 6144)
 # A few block sizes that serving would choose, beside the arm's own K.
 _PROPOSALS = (2, 4)
 _COST_REPEATS = 30
+# Only to watch a run by; arms are compared by walking.
+_EVALUATION_ANCHORS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,14 @@ def run_arm(arm: Arm, bench: Bench, texts: Sequence[TextSet], watch: Watch) -> d
     if record is not None and not missing and not bench.costs_again:
         return record
     save_every = max(recipe.steps // 4, 50)
-    options = RunOptions((), bench.target, folder, save_every=save_every, threads=bench.threads)
+    options = RunOptions(
+        (),
+        bench.target,
+        folder,
+        save_every=save_every,
+        evaluation_anchors=_EVALUATION_ANCHORS,
+        threads=bench.threads,
+    )
     begun = time.monotonic()
     trained = train_on(data, recipe, options, watch)
     seconds = time.monotonic() - begun
