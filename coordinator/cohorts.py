@@ -74,7 +74,7 @@ class Cohorts:
         self._started = 0.0
         self._num_tokens = 0
         self._is_regular = False
-        self._sizing: dict[Cohort, list[tuple[SeeingDraft, asyncio.Future[int]]]] = {}
+        self._sizing: dict[Cohort, list[tuple[SeeingDraft | None, asyncio.Future[int]]]] = {}
 
     @property
     def decision(self) -> Decision | None:
@@ -156,13 +156,14 @@ class Cohorts:
         draft, cohort = SeeingDraft(acceptance), self._departures.cohort_of(member)
         if cohort is None or cohort.size == 1:
             return self._sizes([draft])[0]
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if cohort not in self._sizing:
-            self._sizing[cohort] = []
-            # The answers of a batch come in one message: after it all of them are here.
-            asyncio.get_running_loop().call_soon(self._size_cohort, cohort)
-        self._sizing[cohort].append((draft, future))
-        return await future
+        return await self._together(cohort, draft)
+
+    async def meet(self, member: Member) -> None:
+        """Waits for the drafts of the member's cohort that have come with its own, which has a size:
+        what is verified together must leave together."""
+        cohort = self._departures.cohort_of(member)
+        if cohort is not None and cohort.size > 1:
+            await self._together(cohort, None)
 
     def note_tokens(self, request_id: str, class_name: str, num_tokens: int) -> None:
         """A member's tokens were committed, however they were decided."""
@@ -200,9 +201,22 @@ class Cohorts:
             shape = shape_of([member.did_size for member in members])
             self.tuner.note_cycle(self._decision, shape, self._num_tokens, seconds)
 
+    def _together(self, cohort: Cohort, draft: SeeingDraft | None) -> asyncio.Future[int]:
+        """`v`; of no draft it means nothing."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if cohort not in self._sizing:
+            self._sizing[cohort] = []
+            # The answers of a batch come in one message: after it all of them are here.
+            asyncio.get_running_loop().call_soon(self._size_cohort, cohort)
+        self._sizing[cohort].append((draft, future))
+        return future
+
     def _size_cohort(self, cohort: Cohort) -> None:
         waiting = self._sizing.pop(cohort)
-        for size, (_, future) in zip(self._sizes([draft for draft, _ in waiting]), waiting, strict=True):
+        drafts = [draft for draft, _ in waiting if draft is not None]
+        sizes = iter(self._sizes(drafts) if drafts else ())
+        for draft, future in waiting:
+            size = next(sizes) if draft is not None else 0
             if not future.done():
                 future.set_result(size)
 

@@ -145,6 +145,7 @@ class RoundMaker:
         laws: tuple[common_pb2.TruncatedLaw, ...] = ()
         if isinstance(proposals, BlindProposals):
             laws = proposals.laws
+            await steering.meet()
         elif spent.source is RoundSource.DRAFTER:
             verified = await steering.size(self._session.num_remaining, proposals)
         self._session.begin(RoundKind.VERIFY, len(verified))

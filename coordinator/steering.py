@@ -55,6 +55,10 @@ class Steering(Protocol):
         """Which of a drafter's proposals are verified; not asked in a blind round."""
         ...
 
+    async def meet(self) -> None:
+        """Before a blind round's proposals are verified: waits for those that came with them."""
+        ...
+
     def note_draft(self, timing: common_pb2.Timing, k: int) -> None:
         """The drafter has answered a question for `k` proposals."""
         ...
@@ -94,6 +98,9 @@ class FixedSteering:
 
     async def size(self, num_remaining: int, proposals: SeenProposals) -> tuple[int, ...]:
         return choose_verify(self.plan, num_remaining, proposals)
+
+    async def meet(self) -> None:
+        """Nobody was left with."""
 
     def note_draft(self, timing: common_pb2.Timing, k: int) -> None:
         """Nothing is learned."""

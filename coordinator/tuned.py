@@ -116,7 +116,12 @@ class TunedSteering:
         if proposals.probabilities and not self._assignment.is_probe:
             acceptance = self._learning.acceptance(self._classes.drafter, proposals.probabilities[:most])
             size = await self._cohorts.size(self._member, acceptance)
+        else:
+            await self.meet()
         return proposals.tokens[: min(size - 1, most)]
+
+    async def meet(self) -> None:
+        await self._cohorts.meet(self._member)
 
     def note_draft(self, timing: common_pb2.Timing, k: int) -> None:
         self._learning.note_batch(Measured(timing.step, timing.step_rows, timing.step_us / 1e6, k))

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.commands import close_command
-from coordinator.coordinator import Backends, Coordinator
+from coordinator.coordinator import Coordinator
 from coordinator.ports import Inbox
+from coordinator.services import Backends
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, target_pb2
 from tests.coordinator_fakes import TableEngine, V, counting
@@ -234,7 +235,8 @@ class TimedDrafter:
     def _answer(self, item: draft_pb2.ProposeItem, timing: common_pb2.Timing) -> draft_pb2.Proposal:
         sequence = self.target.engine.sequences.get(item.request_id)
         generated = sequence.tokens[sequence.num_prompt :] if sequence is not None else []
-        tokens, told = [], []
+        tokens: list[int] = []
+        told: list[float] = []
         for j in range(1, item.k + 1):
             right = self.target.engine.decide(generated + tokens)
             chance = self.acceptance(item.request_id, len(generated), j)
