@@ -10,11 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draft_service import row_scales
 from draft_service.checkpoint import DraftCheckpointConfig, read_draft_config
 from draft_service.loader import load_drafter
 from draft_service.model import DraftModel
 from draft_service.proposal import DraftItem, DraftMode
-from draft_service.row_scales import SUFFIX, TABLES, dequantise, quantise
+from draft_service.row_scales import SUFFIX, TABLES, quantise
 from draft_service.untrained import UntrainedOptions, initialise, untrained_config
 from draft_service.weights import load_model, load_token_ids, save_checkpoint, save_compact
 from protos.errors import ContractMismatch
@@ -44,7 +45,7 @@ def test_no_value_is_off_by_more_than_half_a_scale() -> None:
     matrix[4] *= 1e-6
     values, scales = quantise(matrix)
     assert values.dtype == torch.int8
-    error = (dequantise(values, scales) - matrix).abs()
+    error = (row_scales.dequantise(values, scales) - matrix).abs()
     assert bool((error <= 0.5001 * scales[:, None]).all())
     assert not bool(values[3].any())
     assert int(values.abs().max()) == 127
@@ -52,9 +53,20 @@ def test_no_value_is_off_by_more_than_half_a_scale() -> None:
 
 def test_what_is_quantised_once_is_stored_without_loss() -> None:
     """So that shipping a shipped drafter again changes nothing."""
-    matrix = dequantise(*quantise(torch.randn(40, 8, generator=torch.Generator().manual_seed(1))))
+    matrix = row_scales.dequantise(*quantise(torch.randn(40, 8, generator=torch.Generator().manual_seed(1))))
     values, scales = quantise(matrix)
-    assert torch.allclose(dequantise(values, scales), matrix, rtol=1e-6, atol=0)
+    assert torch.allclose(row_scales.dequantise(values, scales), matrix, rtol=1e-6, atol=0)
+
+
+def test_tables_are_expanded_row_by_row(tmp_path: Path) -> None:
+    """Against a slow twin: every row by itself."""
+    config, model, _ = made(reduced=False)
+    save_compact(tmp_path, config, model)
+    loaded = load_model(tmp_path, config).state_dict()
+    for name in TABLES:
+        for row, got in zip(model.state_dict()[name], loaded[name], strict=True):
+            scale = row.abs().max() / 127
+            assert torch.equal(got, (row / scale).round() * scale)
 
 
 @pytest.mark.parametrize("reduced", [False, True])

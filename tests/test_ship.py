@@ -225,6 +225,29 @@ def test_what_auto_became_is_said(made: Path) -> None:
 COMMITTED = sorted(path.parent for path in DRAFTERS.glob("*/model.safetensors"))
 
 
+SETS = ("gsm8k", "humaneval", "mbpp", "mt-bench", "swe-bench")
+AGENTS = ("agent:json_tool_call", "agent:code_edit", "agent:log_reading")
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
+def test_a_committed_drafter_has_committed_scores_on_every_set(folder: Path) -> None:
+    """20 prompts of each set and agent kind at two temperatures, and agent traces of three contexts."""
+    saved = json.loads((ROOT / "docs" / "results" / "drafter.json").read_text())
+    assert saved["drafter_fingerprint"] == fingerprint(folder)
+    assert saved["contamination"]["num_hits"] == 0
+    assert saved["files_not_checked_against_training"] == []
+    assert (saved["max_tokens"], saved["num_prompts"]) == (128, 20)
+    rows = {(run["set"], run["temperature"]): run for run in saved["runs"]}
+    for temperature in (0.0, 1.0):
+        for name in (*SETS, *AGENTS):
+            assert rows[name, temperature]["num_texts"] == 20, name
+        assert {run["context"] for run in saved["runs"] if run["temperature"] == temperature} >= {
+            512,
+            2048,
+            6144,
+        }
+
+
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda path: path.name)
 def test_a_committed_drafter_is_small_and_its_card_is_its_provenance(folder: Path) -> None:
     assert sum(file.stat().st_size for file in folder.iterdir()) <= MAX_BYTES

@@ -170,7 +170,7 @@ def outcome_of(pairs: Sequence[figures.Pair], details: Mapping[str, Any]) -> Out
             "arm": f"{pair.kind}, {arm}",
             "value": tokens_per_second([reply]),
             "unit": "tokens/s",
-            "tokens": len(reply.token_ids),
+            "num_tokens": len(reply.token_ids),
         }
         for pair in pairs
         for arm, replies in (("plain", pair.plain), ("tuned", pair.tuned))
