@@ -1,4 +1,4 @@
-"""The commands `dlite coordinator`, `generate` and `chat`. Light at import: grpc comes with the command."""
+"""The commands `dlite coordinator` and `chat`. Light at import: grpc comes with the command."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coordinator.config import CoordinatorConfig
+from coordinator.generate_cli import generate
 from protos import flags
 from protos.logs import set_up_logs
+
+__all__ = ["chat", "coordinator", "generate"]
 
 
 def coordinator(
@@ -99,47 +101,6 @@ async def _serve(settings: CoordinatorConfig, as_json: bool) -> None:
         typer.echo(f"coordinator ready on {running.address}, admin on {running.admin_address}", err=True)
     await stopping
     await running.stop()
-
-
-def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
-    address: Annotated[
-        str, typer.Option(envvar="DLITE_ADDRESS", help="The coordinator, as `dlite up` prints it.")
-    ],
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 is greedy; default: the model's, else 1.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A string that ends the text; repeatable.")] = None,
-    source: Annotated[
-        str | None, typer.Option(help="auto, drafter, lookup, lookup_then_drafter, or off.")
-    ] = None,
-    num_draft_tokens: Annotated[int | None, typer.Option(help="k, proposals of a round.")] = None,
-    verify_block_size: Annotated[int | None, typer.Option(help="v, rows verified in a round.")] = None,
-    chat: Annotated[bool, typer.Option("--chat/--raw", help="As a chat message, or as it is.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
-) -> None:
-    """Complete one prompt: text streams to stdout, usage goes to stderr. Ctrl-C aborts."""
-    from coordinator.generate import GenerateOptions, run_generate
-
-    options = GenerateOptions(
-        prompt=sys.stdin.read() if prompt == "-" else prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        stop=tuple(stop or ()),
-        source=source,
-        num_draft_tokens=num_draft_tokens,
-        verify_block_size=verify_block_size,
-        as_chat=chat,
-    )
-    try:
-        code = asyncio.run(run_generate(address, options, as_json))
-    except KeyboardInterrupt:
-        typer.echo("aborted", err=True)
-        raise typer.Exit(1) from None
-    raise typer.Exit(code)
 
 
 def chat(

@@ -1,97 +1,43 @@
-"""What `dlite generate` does: one request, streamed to a terminal or told as JSON."""
+"""What `dlite generate` does with a request: streams it to a terminal, or tells it as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-from coordinator.client import Answer, AsyncClient
-from coordinator.coordinator import SOURCES
+from coordinator.client import Answer, AsyncClient, ChoiceAnswer
+from coordinator.metrics import reason_name
 from protos import coordinator_pb2
 from protos.common_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     FINISH_REASON_TOOL_CALLS,
-    FinishReason,
+    PositionLogprobs,
 )
-from protos.errors import DliteError, InvalidRequest
+from protos.errors import DliteError
+from protos.security import Address
 
-OFF = "off"
-
-
-@dataclass(frozen=True)
-class GenerateOptions:
-    """One prompt and its options; None means not given.
-
-    Args:
-        source: a name in `SOURCES`, or "off".
-        as_chat: send the prompt as a user message instead of as it is.
-    """
-
-    prompt: str
-    max_tokens: int | None = None
-    temperature: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    source: str | None = None
-    num_draft_tokens: int | None = None
-    verify_block_size: int | None = None
-    as_chat: bool = True
+_GOOD = (FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_TOOL_CALLS)
 
 
-def build_request(options: GenerateOptions) -> coordinator_pb2.GenerateRequest:
-    """The request of these options.
-
-    Raises:
-        InvalidRequest: an unknown source, or a number that has no place in the request.
-    """
-    request = coordinator_pb2.GenerateRequest(stop=options.stop)
-    if options.as_chat:
-        request.messages.add(role="user", content=options.prompt)
-    else:
-        request.prompt = options.prompt
-    speculation = request.speculation
-    if options.source == OFF:
-        speculation.mode = coordinator_pb2.SPECULATION_MODE_OFF
-    elif options.source is not None:
-        if options.source not in SOURCES:
-            raise InvalidRequest(
-                f"unknown {options.source!r}: one of {', '.join(SOURCES)} or off", field="--source"
-            )
-        speculation.source = SOURCES[options.source]
-    for message, name in (
-        (request, "max_tokens"),
-        (request, "temperature"),
-        (request, "seed"),
-        (speculation, "num_draft_tokens"),
-        (speculation, "verify_block_size"),
-    ):
-        value = getattr(options, name)
-        if value is not None:
-            try:
-                setattr(message, name, value)
-            except ValueError as error:
-                raise InvalidRequest(
-                    f"{value} is not possible: {error}", field="--" + name.replace("_", "-")
-                ) from error
-    return request
-
-
-async def run_generate(address: str, options: GenerateOptions, as_json: bool) -> int:
+async def run_generate(address: Address, request: coordinator_pb2.GenerateRequest, as_json: bool) -> int:
     """Runs the request and prints the answer; returns the exit code.
+
+    One text is printed as it comes, several when all have ended.
 
     Raises:
         DliteError: the coordinator is not there or refuses the request.
     """
     answer = Answer()
+    streams = not as_json and request.n <= 1
     started = time.monotonic()
     async with AsyncClient(address) as client:
-        async for message in client.generate(build_request(options)):
+        async for message in client.generate(request):
             text = answer.add(message)
-            if text and not as_json:
+            if text and streams:
                 print(text, end="", flush=True)
     if not answer.is_finished:
         raise DliteError("the stream ended without a Finished message")
@@ -99,23 +45,31 @@ async def run_generate(address: str, options: GenerateOptions, as_json: bool) ->
     if as_json:
         print(json.dumps(report))
     else:
-        print()
+        _print_rest(answer, streams)
         print(_summary(report), file=sys.stderr)
-    good = (FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_TOOL_CALLS)
-    return 0 if answer.finish_reason in good else 1
+    return 0 if all(choice.finish_reason in _GOOD for choice in answer.choices) else 1
+
+
+def _print_rest(answer: Answer, streamed: bool) -> None:
+    """What is not on the terminal yet: all of several texts, tool calls of any."""
+    for index, choice in enumerate(answer.choices):
+        if not streamed:
+            print(f"--- choice {index} [{reason_name(choice.finish_reason)}]")
+            print(choice.text, end="")
+        print()
+        for call in _calls(choice):
+            print(json.dumps(call))
 
 
 def _report(answer: Answer, seconds: float) -> dict[str, Any]:
-    """The JSON object: text, ids, finish, usage, accept length (null without drafts)."""
-    finished, ledger = answer.finished, answer.finished.ledger
-    usage = {field.name: getattr(finished.usage, field.name) for field in finished.usage.DESCRIPTOR.fields}
+    """The JSON object: text, ids, finish, usage, accept length (null without drafts) of the first choice,
+    and every choice."""
+    ledger = answer.finished.ledger
+    first = _choice(answer.choices[0], 0)
+    num_tokens = sum(choice.finished.usage.completion_tokens for choice in answer.choices)
     return {
         "request_id": answer.request_id,
-        "text": answer.text,
-        "token_ids": answer.token_ids,
-        "finish_reason": FinishReason.Name(finished.finish_reason).removeprefix("FINISH_REASON_").lower(),
-        "error": finished.error,
-        "usage": usage,
+        **{name: value for name, value in first.items() if name != "index"},
         "accept_length": ledger.accept_length if ledger.HasField("accept_length") else None,
         "acceptance_rate": ledger.acceptance_rate if ledger.HasField("acceptance_rate") else None,
         "rounds": ledger.num_rounds,
@@ -130,16 +84,55 @@ def _report(answer: Answer, seconds: float) -> dict[str, Any]:
             "network": ledger.network_ms,
             "scheduling": ledger.scheduling_ms,
         },
-        "tokens_per_second": finished.usage.completion_tokens / seconds if seconds > 0 else None,
+        "tokens_per_second": num_tokens / seconds if seconds > 0 else None,
+        "prompt_logprobs": _logprobs(answer.prompt_logprobs),
+        "choices": [_choice(choice, index) for index, choice in enumerate(answer.choices)],
     }
 
 
+def _choice(choice: ChoiceAnswer, index: int) -> dict[str, Any]:
+    finished, usage = choice.finished, choice.finished.usage
+    return {
+        "index": index,
+        "text": choice.text,
+        "token_ids": choice.token_ids,
+        "finish_reason": reason_name(finished.finish_reason),
+        "stop_string": finished.stop_string,
+        "stop_token_id": finished.stop_token_id if finished.HasField("stop_token_id") else None,
+        "error": finished.error,
+        "tool_calls": _calls(choice),
+        "logprobs": _logprobs(choice.logprobs),
+        "usage": {field.name: getattr(usage, field.name) for field in usage.DESCRIPTOR.fields},
+    }
+
+
+def _calls(choice: ChoiceAnswer) -> list[dict[str, str]]:
+    return [
+        {"id": call.id, "name": call.name, "arguments": call.arguments_json} for call in choice.tool_calls
+    ]
+
+
+def _logprobs(positions: Iterable[PositionLogprobs]) -> list[dict[str, Any]]:
+    """Of each position; empty when they were not asked for."""
+    return [
+        {
+            "token_id": position.chosen.token_id,
+            "logprob": position.chosen.logprob,
+            "top": [{"token_id": one.token_id, "logprob": one.logprob} for one in position.top],
+        }
+        for position in positions
+    ]
+
+
 def _summary(report: dict[str, Any]) -> str:
-    usage, accept_length = report["usage"], report["accept_length"]
+    usages = [choice["usage"] for choice in report["choices"]]
+    num_tokens = sum(usage["completion_tokens"] for usage in usages)
+    accept_length = report["accept_length"]
     accepted = "no drafts" if accept_length is None else f"accept length {accept_length:.2f}"
+    reasons = ", ".join(choice["finish_reason"] for choice in report["choices"])
     return (
-        f"[{report['finish_reason']}] {usage['prompt_tokens']} prompt ({usage['cached_tokens']} cached) + "
-        f"{usage['completion_tokens']} tokens, {report['tokens_per_second']:.1f} tokens/s, {accepted} "
+        f"[{reasons}] {usages[0]['prompt_tokens']} prompt ({usages[0]['cached_tokens']} cached) + "
+        f"{num_tokens} tokens, {report['tokens_per_second']:.1f} tokens/s, {accepted} "
         f"({report['draft_rounds']} of {report['rounds']} rounds drafted, "
         f"{report['lookup_rounds']} by lookup)"
     )

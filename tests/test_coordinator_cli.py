@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from coordinator.client import Answer, AsyncClient
-from coordinator.coordinator import SOURCES
-from coordinator.generate import GenerateOptions, build_request
 from protos import coordinator_pb2
-from protos.errors import InvalidRequest
 from tests.coordinator_fakes import TableEngine, counting, saying
 from tests.coordinator_harness import request, serve_target, until
 
@@ -190,30 +187,3 @@ async def test_nobody_at_the_address_is_code_1() -> None:
     assert done.code == 1
     assert "127.0.0.1:1" in done.err
     assert "Traceback" not in done.err
-
-
-def test_options_become_a_request() -> None:
-    options = GenerateOptions(
-        "p", max_tokens=5, temperature=0.0, seed=3, source="lookup", num_draft_tokens=2, as_chat=False
-    )
-    message = build_request(options)
-    assert message.prompt == "p"
-    assert message.seed == 3
-    assert message.HasField("temperature")
-    assert not message.HasField("top_p")
-    assert message.speculation.source == SOURCES["lookup"]
-    assert message.speculation.num_draft_tokens == 2
-    assert not message.speculation.HasField("verify_block_size")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        GenerateOptions("p", source="oracle"),
-        GenerateOptions("p", max_tokens=-1),
-        GenerateOptions("p", seed=-1),
-    ],
-)
-def test_options_that_are_no_request(options: GenerateOptions) -> None:
-    with pytest.raises(InvalidRequest, match="--"):
-        build_request(options)
