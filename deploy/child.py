@@ -10,7 +10,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deploy.parent_watch import VARIABLE as PARENT_PIPE
 from protos.errors import Unavailable
@@ -47,6 +47,12 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def command_at(command: Command, ready: Ready) -> Command:
+    """The same command on the addresses that it had; a later flag wins."""
+    admin = ("--admin-address", ready.admin_address) if ready.admin_address else ()
+    return replace(command, flags=(*command.flags, "--address", ready.address, *admin))
+
+
 def child_environment(num_threads: int, parent_pipe: int, base: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child: explicit threads, no network for weights, the watch on its parent."""
     threads = str(num_threads)
@@ -65,9 +71,10 @@ class Child:
     """A running child process. Use on one event loop; `start` makes one."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, on_line: Callable[[str, str], None]
+        self, command: Command, process: asyncio.subprocess.Process, on_line: Callable[[str, str], None]
     ) -> None:
-        self.name = name
+        self.command = command
+        self.name = command.name
         self._process = process
         self._on_line = on_line
         self._last_lines: deque[str] = deque(maxlen=_STDERR_LINES)
@@ -91,7 +98,7 @@ class Child:
             pass_fds=(parent_pipe,),
             process_group=0,
         )
-        return cls(command.name, process, on_line)
+        return cls(command, process, on_line)
 
     @property
     def pid(self) -> int:

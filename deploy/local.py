@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deploy.child import Child, Command, Ready
+from deploy.child import Child, Command, Ready, command_at
+from deploy.supervision import RestartPolicy, Supervised, keep_alive
+from protos.errors import Unavailable
 
 T = TypeVar("T")
 STARTUP_SECONDS = 300.0
@@ -62,6 +64,14 @@ class StackOptions:
         return Command("coordinator", (*addresses, *self.coordinator_flags), 1)
 
 
+# Starts a command as the child of this number, or as a new one, and waits until it is ready.
+Starter = Callable[[Command, int | None], Awaitable[tuple[Child, Ready]]]
+
+
+async def _cannot_start(command: Command, _index: int | None) -> tuple[Child, Ready]:
+    raise Unavailable(f"{command.name} cannot be started again here")
+
+
 @dataclass
 class LocalStack:
     """The running services. `draft` is None without a draft service."""
@@ -70,6 +80,7 @@ class LocalStack:
     target: Ready
     draft: Ready | None
     _children: list[Child] = field(repr=False)
+    _start: Starter = field(repr=False, default=_cannot_start)
 
     async def first_failure(self) -> Exception:
         """Waits until a child ends by itself."""
@@ -98,6 +109,33 @@ class LocalStack:
             task.cancel()
             failure.cancel()
             await asyncio.gather(task, failure, return_exceptions=True)
+
+    async def supervise(self, policy: RestartPolicy, say: Callable[[str], None]) -> Unavailable:
+        """Keeps every service alive on its address; returns how the first one ended that is given up."""
+        keepers = [
+            asyncio.create_task(keep_alive(self._supervised(index), policy, say))
+            for index in range(len(self._children))
+        ]
+        try:
+            done, _ = await asyncio.wait(keepers, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    def _supervised(self, index: int) -> Supervised:
+        child = self._children[index]
+
+        async def restart(_old: Child, ready: Ready) -> tuple[Child, Ready]:
+            # In the place of the old one, also while it is not ready: the stop reaches it there.
+            await self._children[index].stop(0.0)
+            return await self._start(command_at(child.command, ready), index)
+
+        def on_restart(ready: Ready) -> None:
+            setattr(self, child.name, ready)
+
+        return Supervised(child, getattr(self, child.name), restart, on_restart)
 
     def pids(self) -> dict[str, int]:
         """Process ids by service name."""
@@ -128,20 +166,23 @@ async def local_stack(
     read_end, write_end = os.pipe()
     children: list[Child] = []
 
-    async def start(command: Command) -> Ready:
+    async def start(command: Command, index: int | None = None) -> tuple[Child, Ready]:
         started = asyncio.get_running_loop().time()
         child = await Child.start(command, read_end, on_line)
-        children.append(child)
+        if index is None:
+            children.append(child)
+        else:
+            children[index] = child
         say(f"{command.name}: starting (pid {child.pid}, {command.num_threads} threads)")
         ready = await child.ready(STARTUP_SECONDS)
         seconds = asyncio.get_running_loop().time() - started
         say(f"{command.name}: ready at {ready.address} after {seconds:.1f} s")
-        return ready
+        return child, ready
 
     try:
         target, draft = await _start_models(options, start)
-        coordinator = await start(options.coordinator_command(target, draft))
-        yield LocalStack(coordinator, target, draft, children)
+        _, coordinator = await start(options.coordinator_command(target, draft))
+        yield LocalStack(coordinator, target, draft, children, start)
     finally:
         os.close(read_end)
         try:
@@ -152,7 +193,7 @@ async def local_stack(
 
 
 async def _start_models(
-    options: StackOptions, start: Callable[[Command], Coroutine[Any, Any, Ready]]
+    options: StackOptions, start: Callable[[Command], Coroutine[Any, Any, tuple[Child, Ready]]]
 ) -> tuple[Ready, Ready | None]:
     draft_command = options.draft_command()
     try:
@@ -161,4 +202,4 @@ async def _start_models(
             draft = group.create_task(start(draft_command)) if draft_command else None
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return target.result(), draft.result() if draft else None
+    return target.result()[1], draft.result()[1] if draft else None

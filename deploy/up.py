@@ -19,6 +19,7 @@ from deploy.demo_model import DEMO_MODEL, resolve_model
 from deploy.local import LocalStack, StackOptions, local_stack
 from deploy.shipped import AUTO, named_drafter
 from deploy.shipped import UNTRAINED as UNTRAINED
+from deploy.supervision import RestartPolicy
 from deploy.untrained import LABEL, untrained_drafter
 from protos.errors import InvalidRequest
 
@@ -111,11 +112,14 @@ async def until_signal(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _serve(
-    options: StackOptions, say: Callable[[str], None], on_ready: Callable[[LocalStack], None]
+    options: StackOptions,
+    policy: RestartPolicy,
+    say: Callable[[str], None],
+    on_ready: Callable[[LocalStack], None],
 ) -> None:
     async with local_stack(options, say) as stack:
         on_ready(stack)
-        raise await stack.first_failure()
+        raise await stack.supervise(policy, say)
 
 
 def up(
@@ -136,9 +140,13 @@ def up(
     source: Annotated[
         str | None, typer.Option(help="auto, drafter, lookup or lookup_then_drafter; lookup if untrained")
     ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="how often in a row a service that ends or hangs is started again")
+    ] = RestartPolicy.max_failures,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object when ready")] = False,
 ) -> None:
-    """Runs target, drafter and coordinator as three processes until Ctrl-C; all end together."""
+    """Runs target, drafter and coordinator as three processes until Ctrl-C. One that ends or hangs is
+    started again on its address; one that fails again and again ends them all."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     drafter = named_drafter(drafter, resolve_model(target), console.print)
     if drafter == UNTRAINED:
@@ -166,4 +174,5 @@ def up(
             console.print(f"metrics at http://{stack.coordinator.admin_address}/metrics")
             console.print(f"ready; try: dlite generate --address {stack.coordinator.address} 'Hello'")
 
-    asyncio.run(until_signal(_serve(options, console.print, on_ready)))
+    policy = RestartPolicy(max_failures=max_restarts)
+    asyncio.run(until_signal(_serve(options, policy, console.print, on_ready)))

@@ -93,7 +93,7 @@ def test_without_a_drafter_there_are_two_services() -> None:
 
 @pytest.mark.parametrize("name", ["target", "coordinator"])
 def test_a_dying_service_ends_the_others_and_is_named(name: str) -> None:
-    with up("--drafter", "none") as system:
+    with up("--drafter", "none", "--max-restarts", "0") as system:
         os.kill(system.ready[name]["pid"], signal.SIGKILL)
         code, stderr = system.wait_ended()
         assert code == 1
