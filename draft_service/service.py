@@ -71,8 +71,10 @@ class ProposeStream:
         if kind == "hello":
             self._greet(message.hello)
         elif kind == "items":
-            for item in message.items.items:
-                self._queue(item)
+            refusals = [refusal for item in message.items.items if (refusal := self._queue(item)) is not None]
+            if refusals:  # all in one message: what is refused must not cost more than what is served
+                proposals = draft_pb2.ProposalList(proposals=refusals)
+                self.outbox.put(draft_pb2.ProposalBatch(proposals=proposals))
         return kind != "end"
 
     def deliver(self, answers: Sequence[Answer]) -> None:
@@ -102,14 +104,15 @@ class ProposeStream:
         welcome = common_pb2.Welcome(instance_id=self._instance_id, describe=self._welcome())
         self.outbox.put(draft_pb2.ProposalBatch(welcome=welcome))
 
-    def _queue(self, message: draft_pb2.ProposeItem) -> None:
+    def _queue(self, message: draft_pb2.ProposeItem) -> draft_pb2.Proposal | None:
+        """Takes an item; the refusal if it is none."""
         try:
             self._batcher.submit(wire.read_ticket(message, self, self._batcher.now_seconds()))
         except (InvalidRequest, Busy) as error:
-            self.outbox.put(wire.write_refusal(message, error))
-            return
+            return wire.write_refusal(message, error)
         self.num_waiting += 1
         self.idle.clear()
+        return None
 
 
 class DraftService:

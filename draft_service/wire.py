@@ -92,13 +92,12 @@ def _write_answer(answer: Answer) -> draft_pb2.Proposal:
     return proposal
 
 
-def write_refusal(message: draft_pb2.ProposeItem, error: DliteError) -> draft_pb2.ProposalBatch:
+def write_refusal(message: draft_pb2.ProposeItem, error: DliteError) -> draft_pb2.Proposal:
     """The answer to an item that could not even be queued."""
     refusal = draft_pb2.DraftRefusal(field=error.field, message=error.message)
-    proposal = draft_pb2.Proposal(
+    return draft_pb2.Proposal(
         request_id=message.request_id, epoch=message.epoch, round=message.round, refusal=refusal
     )
-    return draft_pb2.ProposalBatch(proposals=draft_pb2.ProposalList(proposals=[proposal]))
 
 
 def write_description(description: DraftDescription, num_threads: int) -> common_pb2.Describe:

@@ -113,8 +113,11 @@ class TargetService:
         elif not stream.coordinator_id:
             raise errors.InvalidRequest("the first message of a stream is Hello", field="hello")
         elif body == "commands":
-            for command in message.commands.commands:
-                self._post(stream, command)
+            commands = message.commands.commands
+            refusals = [refusal for each in commands if (refusal := self._post(stream, each)) is not None]
+            if refusals:  # all in one message: what is refused must not cost more than what is done
+                events = target_pb2.EventList(events=refusals)
+                stream.outbox.put(target_pb2.TargetEvent(events=events))
         elif body == "end":
             stream.outbox.put(target_pb2.TargetEvent(end=common_pb2.End(reason=message.end.reason)))
             return False
@@ -144,14 +147,15 @@ class TargetService:
         welcome = common_pb2.Welcome(instance_id=instance_id, describe=self._describe)
         stream.outbox.put(target_pb2.TargetEvent(welcome=welcome))
 
-    def _post(self, stream: _Stream, command: target_pb2.Command) -> None:
+    def _post(self, stream: _Stream, command: target_pb2.Command) -> target_pb2.Event | None:
+        """Hands a command over; the refusal if it is none."""
         try:
             if command.open.parts > 1 and not _join_parts(stream.opens, command):
-                return
+                return None
             self.engine_thread.post(wire_commands.command_from(command, stream.coordinator_id))
         except errors.InvalidRequest as error:
-            refusal = target_pb2.EventList(events=[wire.refusal_to(command, error)])
-            stream.outbox.put(target_pb2.TargetEvent(events=refusal))
+            return wire.refusal_to(command, error)
+        return None
 
     def _forget(self, stream: _Stream) -> None:
         """Frees the requests of a stream that ends, once."""
