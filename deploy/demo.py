@@ -31,12 +31,15 @@ def demo(
     prompts: Annotated[int, typer.Option(min=1, help="how many prompts, kinds in turn")] = 5,
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate for each")] = 64,
     threads: Annotated[int, typer.Option(min=1, help="compute threads of the target")] = default_threads(),
+    draft_threads: Annotated[int, typer.Option(min=1, help="compute threads of the drafter")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Decodes prompts of several kinds speculatively and plainly on one stack, and compares."""
     err = Console(stderr=True, highlight=False, soft_wrap=True)
     drafter = named_drafter(drafter, resolve_model(target), err.print)
-    options = stack_options(target, drafter, target_threads=threads, draft_threads=1, coordinator_flags=())
+    options = stack_options(
+        target, drafter, target_threads=threads, draft_threads=draft_threads, coordinator_flags=()
+    )
     from deploy.demo_report import as_tables, report
     from deploy.prompts import read_prompts, take
 

@@ -31,6 +31,12 @@ def default_threads() -> int:
     return max((os.cpu_count() or 2) - 1, 1)
 
 
+def waiting_policy(num_threads: int, num_cores: int) -> dict[str, str]:
+    """How idle compute threads wait, as environment: when services share cores, those that wait must sleep,
+    or they spin on the cores that others need."""
+    return {"OMP_WAIT_POLICY": "PASSIVE"} if num_threads > num_cores else {}
+
+
 def stack_options(
     target: str, drafter: str, *, target_threads: int, draft_threads: int, coordinator_flags: tuple[str, ...]
 ) -> StackOptions:
@@ -58,6 +64,7 @@ def stack_options(
         coordinator_flags=coordinator_flags,
         target_threads=target_threads,
         draft_threads=draft_threads,
+        environment=waiting_policy(target_threads + draft_threads, os.cpu_count() or 1),
     )
 
 

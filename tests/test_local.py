@@ -18,6 +18,7 @@ import pytest
 from deploy.child import Child, Command, Ready
 from deploy.local import LocalStack, StackOptions
 from deploy.untrained import untrained_drafter
+from deploy.up import waiting_policy
 from draft_service.checkpoint import read_draft_config
 from protos.errors import ContractMismatch, Unavailable
 
@@ -183,6 +184,11 @@ print(json.dumps({"address": os.environ["OMP_WAIT_POLICY"] + os.environ["OMP_NUM
         await child.stop(0.0)
         os.close(read_end)
         os.close(write_end)
+
+
+def test_threads_that_share_cores_sleep_while_they_wait() -> None:
+    assert waiting_policy(2, 2) == {}
+    assert waiting_policy(4, 2) == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def test_options_become_command_lines() -> None:

@@ -15,10 +15,10 @@ import torch
 
 from deploy.bench.verify_cost import step_ms, target_with
 from deploy.local import StackOptions
+from deploy.up import waiting_policy
 from target_service import kernel_choice, linear, loader
 from target_service.fingerprint import model_fingerprint
 
-_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 _REPEATS = 12
 
 
@@ -73,7 +73,9 @@ def layouts(cores: int, kernels: Kernels) -> list[Layout]:
     share = max(cores - 1, 1)
     found = [Layout(f"{share}+1 threads", share)]
     if cores > 1:
-        found.append(Layout(f"{cores}+{cores} threads, passive", cores, cores, _PASSIVE))
+        found.append(
+            Layout(f"{cores}+{cores} threads, passive", cores, cores, waiting_policy(2 * cores, cores))
+        )
         name = f"{cores} threads, {kernels.fastest}"
         found.append(Layout(name, cores, has_drafter=False, kernel=kernels.fastest))
     if kernels.fastest != kernels.served:
