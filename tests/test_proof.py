@@ -20,7 +20,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from tests import wrong_api_builds, wrong_builds, wrong_cluster_builds, wrong_engine_builds, wrong_wire_builds
+from tests import (
+    wrong_api_builds,
+    wrong_builds,
+    wrong_cluster_builds,
+    wrong_engine_builds,
+    wrong_report_builds,
+    wrong_wire_builds,
+)
 from tests.conftest import RECORD, RunRecord
 from tests.wrong_builds import WrongBuild
 
@@ -30,6 +37,7 @@ WRONG_BUILDS = {
     **wrong_api_builds.API_BUILDS,
     **wrong_wire_builds.WIRE_BUILDS,
     **wrong_cluster_builds.CLUSTER_BUILDS,
+    **wrong_report_builds.REPORT_BUILDS,
 }
 ROOT = Path(__file__).parent.parent
 

@@ -56,6 +56,14 @@ def decode(data: bytes) -> list[RoundRecord | Lost]:
     return list(Decoder("test").feed(data))
 
 
+def readable(data: bytes) -> list[RoundRecord | Lost] | None:
+    """None when it is refused."""
+    try:
+        return decode(data)
+    except InvalidRequest:
+        return None
+
+
 small = st.integers(0, 2**40)
 seconds = st.floats(0, 1e6, allow_nan=False)
 steps = st.builds(Step, small, seconds, small, small)
@@ -113,7 +121,7 @@ def test_fields_of_other_versions_are_skipped_or_take_their_defaults() -> None:
     del values["cohort"], values["plan.is_probe"]
     values = {"of_later_times": [1, 2], **values}
     header = pack_header(replace(HEADER, names=tuple(values)))
-    assert decode(header + msgpack.packb(list(values.values()))) == [record(cohort=0)]
+    assert readable(header + msgpack.packb(list(values.values()))) == [record(cohort=0)]
 
 
 @pytest.mark.parametrize(

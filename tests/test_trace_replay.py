@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.trace.activity import Activity
-from coordinator.trace.explain import MOST_LINES, explanation_from, replay_lines, summary
+from coordinator.trace.explain import MOST_LINES, NOTHING, explanation_from, replay_lines, summary
 from coordinator.trace.format import pack_header, pack_records
 from coordinator.trace.observer import explanation_to
 from coordinator.trace.reader import Trace
 from coordinator.trace.record import RoundParts, RoundSource
+from coordinator.trace.remote import explain_tuner
 from coordinator.trace.replay import Replay, groups, replay
 from coordinator.trace.settings import parse_settings, setting_names
 from coordinator.tuner.costs import CostPriors
@@ -21,6 +23,10 @@ from coordinator.tuner.probing import ProbeSettings
 from coordinator.tuner.tuner import TunerSettings
 from deploy.cli import run
 from protos.errors import InvalidRequest
+from tests.coordinator_fakes import TableEngine
+from tests.coordinator_harness import DraftServer, request
+from tests.test_coordinator_cli import dlite as dlite_process
+from tests.test_coordinator_server import drafted_stack, wrong_from
 from tests.trace_world import World
 
 
@@ -208,3 +214,23 @@ def test_an_explanation_survives_the_wire() -> None:
 
 def test_no_points_is_no_crash() -> None:
     assert replay_lines(Replay((), None))[-1] == "no points"
+
+
+async def test_a_running_coordinator_explains_itself() -> None:
+    """Before it has run anything; and while a drafter is right twice a round."""
+    engine = TableEngine()
+    async with drafted_stack(engine, DraftServer(wrong_from(engine, 2))) as (client, running, _):
+        assert explanation_from(await explain_tuner(running.address)) is None
+        assert (await dlite_process("tune", "--address", running.address)).out == NOTHING + "\n"
+        text = asyncio.create_task(client.complete(request(max_tokens=400)))
+        found = None
+        while not text.done() and (found is None or len(found.sizes) < 3 or found.acceptance[0] < 0.5):
+            found = explanation_from(await explain_tuner(running.address))
+        await text
+        done = await dlite_process("tune", "--address", running.address, "--explain", "--json")
+    assert found is not None
+    assert found.num_requests == 1
+    assert len(found.sizes) > 2
+    assert found.acceptance[0] > 0.5
+    assert all(each.predicted > 0 for each in found.sizes)
+    assert (done.code, json.loads(done.out)["has_plan"]) == (0, True)

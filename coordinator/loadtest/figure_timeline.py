@@ -152,10 +152,10 @@ def _finish(panels: Sequence[Axes], has_plain: bool) -> None:
     panels[0].set_ylim(-0.05, 1.05)
     panels[0].set_ylabel("accept rate")
     panels[1].set_ylabel("tokens")
-    panels[1].set_ylim(0, max(1.1 * panels[1].get_ylim()[1], 2.0))
+    panels[1].set_ylim(0, max(1.35 * panels[1].get_ylim()[1], 2.0))
     if len(panels) > 2:
         panels[2].set_ylim(0, 1.15 * panels[2].get_ylim()[1])
         if has_plain:
             panels[2].axhline(1.0, color=INK, linewidth=0.9, linestyle="--")
     panels[-1].set_xlabel("seconds")
-    panels[1].legend(fontsize=7.5, loc="lower left", ncols=2, framealpha=0.85, edgecolor="none")
+    panels[1].legend(fontsize=7.5, loc="upper left", ncols=2, framealpha=0.85, edgecolor="none")

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from coordinator.loadtest.workload import Arm
 from coordinator.trace.record import RoundRecord
 
-OTHER = "other"
-
 
 @dataclass(frozen=True)
 class PointRounds:
     """The rounds of one point, in the order they ended.
 
     Args:
-        classes: of a request's id: the data set's category, else the class that the tuner counts in.
+        classes: the data set's category of a request, by its id, where the data set names one; else a round
+            is of the class that the tuner counts it in.
         about: header of the trace.
     """
 
@@ -88,9 +87,8 @@ def rounds_of_point(
             if mark:
                 found[arm].append(record)
                 session = rest.partition("-")[0]
-                category = categories.get(int(session), "") if session.isdigit() else ""
-                if category or record.is_speculative:
-                    classes[record.request_id] = category or record.class_name
+                if session.isdigit() and (category := categories.get(int(session), "")):
+                    classes[record.request_id] = category
     return PointRounds(tuple(found[Arm.SPECULATIVE]), tuple(found[Arm.PLAIN]), classes, about)
 
 
@@ -154,7 +152,7 @@ def by_class(rounds: PointRounds) -> dict[str, list[RoundRecord]]:
     found: dict[str, list[RoundRecord]] = defaultdict(list)
     for record in rounds.speculative:
         if record.num_verified:
-            found[rounds.classes.get(record.request_id, OTHER)].append(record)
+            found[rounds.classes.get(record.request_id, record.class_name)].append(record)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
