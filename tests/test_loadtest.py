@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,6 +306,21 @@ def test_agent_sessions_share_a_prefix_and_pause() -> None:
     assert len(prompts) == 9
     assert len({tuple(prompt[:5]) for prompt in prompts}) == 1
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(prompts[:3]))
+
+
+def test_a_recorded_agent_is_run_as_it_was(tmp_path: Path) -> None:
+    """Each turn of a file may have its own length, its tool's time, and the place where it was left."""
+    path = tmp_path / "agent.jsonl"
+    first = {"content": "a", "output_tokens": 3}
+    second = {"content": "b", "pause_ms": 2500, "cancel_after": 2}
+    path.write_text(json.dumps({"turns": [first, second, "c"], "output_tokens": 9}) + "\n")
+    server = TimedServer(0.1, num_tokens=4)
+    data = Data("custom", path, num_prompts=1, pause_seconds=0.0)
+    (result,) = results_of(server.send, job(data=data))
+    assert [each.max_tokens for each in server.requests] == [3, 9, 9]
+    assert [each.content for each in server.requests[2].messages if each.role == "user"] == ["a", "b", "c"]
+    assert (result["completed"], result["cancelled"]) == (2, 1)
+    assert result["duration"] == pytest.approx(0.4 + 2.5 + 0.2 + 0.4)
 
 
 def test_workflow_speedup_predicted_and_measured() -> None:

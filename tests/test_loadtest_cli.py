@@ -173,7 +173,15 @@ async def test_rows_of_a_file_become_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{}", '{"turns": []}', '{"turns": [1]}', '{"prompt": "a", "output_tokens": 0}', "[1]"]
+    "text",
+    [
+        *("", "{", "{}", '{"turns": []}', '{"turns": [1]}', '{"prompt": "a", "output_tokens": 0}', "[1]"),
+        '{"turns": [{"content": ""}]}',
+        '{"turns": [{"text": "a"}]}',
+        '{"turns": [{"content": "a", "pause_ms": -1}]}',
+        '{"turns": [{"content": "a", "cancel_after": 0}]}',
+        '{"turns": [{"content": {"content": "a"}}]}',
+    ],
 )
 async def test_bad_rows_are_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"

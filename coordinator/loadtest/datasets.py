@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +41,20 @@ def make_scripts(data: Data, vocab_size: int, rng: random.Random) -> tuple[Scrip
     return tuple(scripts)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows with `turns` (a list of texts) or `prompt` (a text), and perhaps `output_tokens` and `category`.
+@dataclass(frozen=True)
+class Row:
+    """One session of a file; `turns` have `content`, and what else was given of each."""
+
+    turns: tuple[Mapping[str, Any], ...]
+    output_tokens: int | None
+    category: str
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows with `turns` or `prompt` (a text), and perhaps `output_tokens` and `category`.
+
+    A turn is a text, or an object with `content` and perhaps `output_tokens`, `pause_ms` (of the tool
+    before it) and `cancel_after` (tokens).
 
     Raises:
         InvalidRequest: not such a file; names the line.
@@ -54,38 +69,66 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
+def _row(line: str, where: str) -> Row:
     try:
         row = json.loads(line)
     except ValueError as error:
         raise InvalidRequest(f"{where}: not JSON: {error}", field="--dataset-path") from error
     turns = row.get("turns", [row.get("prompt")]) if isinstance(row, dict) else None
-    if not isinstance(turns, list) or not turns or not all(isinstance(each, str) and each for each in turns):
+    if not isinstance(turns, list) or not turns or not all(map(_is_turn, turns)):
         raise InvalidRequest(
-            f"{where}: neither 'turns', a list of texts, nor 'prompt', a text", field="--dataset-path"
+            f"{where}: neither 'turns', a list of texts (or of objects with content, output_tokens, "
+            "pause_ms, cancel_after), nor 'prompt', a text",
+            field="--dataset-path",
         )
     tokens = row.get("output_tokens")
-    if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
+    if not _is_count(tokens):
         raise InvalidRequest(f"{where}: output_tokens {tokens!r}", field="--dataset-path")
-    return {"turns": turns, "output_tokens": tokens, "category": str(row.get("category") or "")}
+    found = tuple(each if isinstance(each, dict) else {"content": each} for each in turns)
+    return Row(found, tokens, str(row.get("category") or ""))
 
 
-def _file_scripts(data: Data, rows: list[dict[str, Any]], rng: random.Random) -> tuple[Script, ...]:
+def _is_turn(turn: Any) -> bool:
+    """A text, or a turn of a recorded agent: with its own length, its tool's time, and where it was left."""
+    if not isinstance(turn, dict):
+        return isinstance(turn, str) and bool(turn)
+    pause = turn.get("pause_ms", 0)
+    return (
+        _is_turn(turn.get("content"))
+        and not isinstance(turn["content"], dict)
+        and turn.keys() <= {"content", "output_tokens", "pause_ms", "cancel_after"}
+        and _is_count(turn.get("output_tokens"))
+        and _is_count(turn.get("cancel_after"))
+        and isinstance(pause, int | float)
+        and 0 <= pause < math.inf
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+
+
+def _file_scripts(data: Data, rows: list[Row], rng: random.Random) -> tuple[Script, ...]:
     """Rows in order, from the start again when they are too few."""
     chosen = [rows[index % len(rows)] for index in range(data.num_prompts)]
     kind = PromptKind.RAW if data.raw_prompts else PromptKind.CHAT
     return tuple(
-        Script(index, kind, _row_turns(row, data, rng), row["category"]) for index, row in enumerate(chosen)
+        Script(index, kind, _row_turns(row, data, rng), row.category) for index, row in enumerate(chosen)
     )
 
 
-def _row_turns(row: dict[str, Any], data: Data, rng: random.Random) -> tuple[Turn, ...]:
-    turns = [_turn(content, number, data, rng) for number, content in enumerate(row["turns"])]
-    if row["output_tokens"] is None or data.output_len is not None:
-        return tuple(turns)
-    return tuple(
-        Turn(each.content, row["output_tokens"], each.pause_seconds, each.cancel_after) for each in turns
-    )
+def _row_turns(row: Row, data: Data, rng: random.Random) -> tuple[Turn, ...]:
+    """What a turn says of itself goes before what the flags say of all, but for the length."""
+    found = []
+    for number, given in enumerate(row.turns):
+        turn = _turn(given["content"], number, data, rng)
+        length = given.get("output_tokens", row.output_tokens)
+        if length is not None and data.output_len is None:
+            turn = replace(turn, max_tokens=length)
+        if number and "pause_ms" in given:
+            turn = replace(turn, pause_seconds=given["pause_ms"] / 1e3)
+        found.append(replace(turn, cancel_after=given.get("cancel_after", turn.cancel_after)))
+    return tuple(found)
 
 
 def _turn(content: str | tuple[int, ...], number: int, data: Data, rng: random.Random) -> Turn:
