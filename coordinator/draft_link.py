@@ -135,13 +135,18 @@ class DraftLink:
             return future
         key = (item.request_id, item.epoch, item.round)
         self._pending[key] = future
-        future.add_done_callback(lambda _: self._pending.pop(key, None))
+        future.add_done_callback(lambda done: self._forget(key, done))
         self._breaker.note_asked()
         self._outbox.put_item(item, tensor_bytes(item.features) + _ITEM_OVERHEAD_BYTES)
         return future
 
     def note_failure(self) -> None:
         self._breaker.note_failure()
+
+    def _forget(self, key: Key, done: asyncio.Future[draft_pb2.Proposal]) -> None:
+        # The same question may have been asked again meanwhile.
+        if self._pending.get(key) is done:
+            del self._pending[key]
 
     # What follows is called by the stream.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
-from coordinator.ports import Inbox
+from coordinator.ports import Inbox, StreamLost
 from coordinator.services import Backends
 from coordinator.tokenizer import NoTokenizer, Tokenizer
 from draft_service import wire as draft_wire
@@ -96,6 +96,11 @@ class EnginePort:
 
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error
+        self._loop.call_soon_threadsafe(self._tell_failure, f"the engine has failed: {error}")
+
+    def _tell_failure(self, reason: str) -> None:
+        for inbox in self._inboxes.values():
+            inbox.put(StreamLost(reason))
 
 
 class DrafterPort:

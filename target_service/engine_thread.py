@@ -84,8 +84,11 @@ class EngineThread:
             self._on_failure(error)
 
     def _take_commands(self) -> bool:
-        """Applies everything in the inbox; waits while there is no work. False to end."""
-        while True:
+        """Applies what is in the inbox by now; waits while there is no work. False to end.
+
+        What comes in meanwhile is for after the next step: a flood keeps nobody from it.
+        """
+        for _ in range(max(self._inbox.qsize(), 1)):
             try:
                 item = self._inbox.get(block=not self._engine.has_work())
             except queue.Empty:
@@ -96,6 +99,7 @@ class EngineThread:
                 self._engine.drop_coordinator(item.coordinator_id)
             elif events := self._engine.apply(item):
                 self._emit(item.address.key.coordinator_id, events)
+        return True
 
     def _step(self) -> None:
         before = self._engine.num_steps

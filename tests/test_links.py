@@ -248,6 +248,19 @@ async def test_a_late_answer_is_dropped() -> None:
         assert first.cancelled()
 
 
+async def test_a_question_given_up_does_not_take_the_same_one_along() -> None:
+    held: list[draft_pb2.ProposeItem] = []
+    server = DraftServer(held.append)
+    async with drafting(server) as link:
+        first = link.propose(item(1))
+        again = link.propose(item(1))
+        first.cancel()
+        await until(lambda: len(held) >= 2)
+        server.send([reply(held[1])])
+        async with asyncio.timeout(10):
+            assert (await again).tokens[0] == 1
+
+
 async def test_a_lost_drafter_fails_its_questions_at_once_and_comes_back() -> None:
     server = DraftServer(lambda question: None)
     async with serve_drafter(server) as address:
