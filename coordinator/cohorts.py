@@ -88,7 +88,7 @@ class Cohorts:
     @property
     def num_draft_tokens(self) -> int:
         """`k` that is asked for where confidence may choose."""
-        return self._decision.plan.num_draft_tokens if self._decision is not None else 0
+        return self._prices.num_draft_tokens if self._prices is not None else 0
 
     def join(self, member: Member) -> None:
         """From now on the member is decided for."""

@@ -12,6 +12,9 @@ from coordinator.tuner.sources import Offer, Pick, Source, pick_source
 from coordinator.tuner.tuner import Decision, TunedRequest
 from coordinator.tuner.verify import Price
 
+# Of a draft's time, for proposals beyond those that are to be verified.
+_FREE_SHARE = 0.02
+
 
 @dataclass(frozen=True)
 class WaitingOffer:
@@ -44,6 +47,23 @@ class Prices:
         num_runs = sum(size == 1 for size in decision.plan.block_sizes)
         return cls(decision, costs, num_runs, costs.target_link.seconds(0))
 
+    @property
+    def num_draft_tokens(self) -> int:
+        """`k` to ask for: what the plan verifies at most, so that confidence has a choice, and more where
+        that costs next to nothing: what is left over may be verified later."""
+        planned = self.plan.num_draft_tokens
+        if planned == 0:
+            return 0
+        by_k = self._decision.costs.draft_seconds[self._batch]
+        allowed = by_k[planned] * (1.0 + _FREE_SHARE)
+        return max(k for k in range(planned, len(by_k)) if by_k[k] <= allowed)
+
+    @property
+    def _batch(self) -> int:
+        """Requests of a cohort."""
+        num_drafting = len(self.plan.block_sizes) - self._num_runs
+        return max(-(-num_drafting // self.plan.num_cohorts), 1)
+
     def of_rows(self, num_rows: int) -> Price:
         """What a row of the target costs in a step of so many rows, beside those that run."""
         return Price(
@@ -74,9 +94,7 @@ class Prices:
 
     def _draft(self, learning: Learning, request: TunedRequest, k: int) -> Offer:
         costs = self._decision.costs
-        num_drafting = len(self.plan.block_sizes) - self._num_runs
-        batch = max(-(-num_drafting // self.plan.num_cohorts), 1)
-        ahead = costs.draft_seconds[batch][self.plan.num_draft_tokens] + costs.network_seconds
+        ahead = costs.draft_seconds[self._batch][self.plan.num_draft_tokens] + costs.network_seconds
         return Offer(Source.DRAFTER, learning.survival(request.request_id, request.class_name, k), ahead)
 
     def _rows(self, most: int) -> list[float]:

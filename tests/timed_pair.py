@@ -77,7 +77,8 @@ class TimedTarget:
         self.is_connected = True
         self.estimate = LinkEstimate()
         self.steps: list[tuple[float, int]] = []
-        self.verified: list[tuple[int, ...]] = []
+        # The text and what was proposed for it, of every verification.
+        self.verified: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self._costs = costs
         self._inboxes: dict[str, Inbox] = {}
         self._queued: list[target_pb2.Command] = []
@@ -126,7 +127,9 @@ class TimedTarget:
             rows = sum(1 + len(command.verify.proposals) for command in verifies) + len(running)
             seconds = self._costs.verify(rows) if rows else 0.001
             self.steps.append((asyncio.get_running_loop().time(), rows))
-            self.verified.append(tuple(len(command.verify.proposals) for command in verifies))
+            for command in verifies:
+                text = self.engine.sequences[command.request_id].tokens
+                self.verified.append((tuple(text), tuple(command.verify.proposals)))
             await asyncio.sleep(seconds)
             timing = common_pb2.Timing(
                 step=len(self.steps),
@@ -172,19 +175,21 @@ class TimedDrafter:
 
     Args:
         acceptance: by request id, generated tokens and j (1-based).
-        tells: whether it tells its acceptance as its confidence.
+        confidence: what it tells of each proposal; None tells nothing.
     """
 
     costs: PairCosts
     target: TimedTarget
     acceptance: Confidence
-    tells: bool = True
+    confidence: Confidence | None = None
     describe: common_pb2.Describe | None = field(default_factory=describe_drafter)
     refusal: str = ""
     is_available: bool = True
     batches: list[tuple[float, tuple[str, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        # The position of the anchor, and what was proposed behind it.
+        self.answers: list[tuple[int, tuple[int, ...]]] = []
         self.estimate = LinkEstimate()
         self._queued: list[tuple[draft_pb2.ProposeItem, asyncio.Future[draft_pb2.Proposal]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -241,21 +246,29 @@ class TimedDrafter:
             right = self.target.engine.decide(generated + tokens)
             chance = self.acceptance(item.request_id, len(generated), j)
             tokens.append(right if coin(item.request_id, item.position, j) < chance else (right + 1) % V)
-            told.append(chance)
+            if self.confidence is not None:
+                told.append(self.confidence(item.request_id, len(generated), j))
+        self.answers.append((item.position, tuple(tokens)))
         return draft_pb2.Proposal(
             request_id=item.request_id,
             epoch=item.epoch,
             round=item.round,
             tokens=tokens,
-            probabilities=told if self.tells else [],
+            probabilities=told,
             timing=timing,
         )
 
 
-def timed_pair(costs: PairCosts, acceptance: Confidence) -> tuple[Coordinator, TimedTarget, TimedDrafter]:
-    """A coordinator on the running loop's clock, and its two services."""
+def timed_pair(
+    costs: PairCosts, acceptance: Confidence, confidence: Confidence | None = None
+) -> tuple[Coordinator, TimedTarget, TimedDrafter]:
+    """A coordinator on the running loop's clock, and its two services.
+
+    Args:
+        confidence: what the drafter tells; the truth when it is not given.
+    """
     target = TimedTarget(costs)
-    drafter = TimedDrafter(costs, target, acceptance)
+    drafter = TimedDrafter(costs, target, acceptance, confidence or acceptance)
     backends = Backends(target, drafter, shared_tokenizer())
     now = asyncio.get_running_loop().time
     config = make_config(resend_seconds=60.0, hang_seconds=600.0)

@@ -98,6 +98,13 @@ class CostTable:
             return 0.0
         return self.bare_seconds(rows)[rows] + self.slope * extra
 
+    def measured_seconds(self, rows: int, extra: float = 0.0) -> float:
+        """What such steps took, as far as any was measured: without the pull of what was believed before."""
+        cell = self._cells.get(rows)
+        if cell is None:
+            return self.seconds(rows, extra)
+        return cell.seconds.mean + self.slope * (extra - cell.extra.mean)
+
     def bare_seconds(self, most_rows: int) -> Sequence[float]:
         """By rows from 0 to `most_rows` at least, without what the second quantity adds."""
         if len(self._table) <= most_rows:

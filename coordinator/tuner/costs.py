@@ -55,15 +55,16 @@ class Costs:
             self._overhead.note(seconds - modelled)
 
     def of_shape(self, shape: Shape, num_cohorts: int, num_context: int, num_bytes: RoundBytes) -> CycleCosts:
-        """Like `snapshot`, of nothing but what a cycle of this shape needs."""
+        """What a cycle of this shape needs, as it was measured: T_S is what is left of a cycle, and must
+        not hold what the tables have yet to learn."""
         num_requests = shape.num_runs + shape.num_speculating
         share = num_context / max(num_requests, 1)
         rows = shape.num_runs - (-(shape.num_speculating + shape.num_proposals) // num_cohorts)
         verify = [0.0] * (rows + 1)
         for number in {rows, shape.num_runs} - {0}:
-            verify[number] = self.verify.seconds(number, share * min(number, num_requests))
+            verify[number] = self.verify.measured_seconds(number, share * min(number, num_requests))
         batch, k = -(-shape.num_speculating // num_cohorts), shape.num_draft_tokens
-        draft = [(0.0,)] * batch + [(0.0,) * k + (self.draft.seconds(batch, k),)]
+        draft = [(0.0,)] * batch + [(0.0,) * k + (self.draft.measured_seconds(batch, k),)]
         network = self.target_link.seconds(num_bytes.target) + self.draft_link.seconds(num_bytes.draft)
         return CycleCosts(tuple(verify), tuple(draft), network, self.overhead_seconds)
 
