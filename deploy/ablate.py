@@ -23,6 +23,7 @@ def ablate(
     anchors: Annotated[int, typer.Option(min=2, help="The budget of every arm.")] = 20_000,
     recipe: Annotated[Path | None, typer.Option(help="JSON file: fields of the common recipe.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the common recipe.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Only these arms, to share them out.")] = None,
     context_data: Annotated[list[Path] | None, typer.Option(help="Shards to walk, not to train on.")] = None,
     context_texts: Annotated[int, typer.Option(min=1, help="Texts of each such folder.")] = 10,
     whole_history: Annotated[bool, typer.Option(help="Export all prompt rows of --data first.")] = False,
@@ -51,12 +52,14 @@ def ablate(
     )
     names = chosen(groups)
     bench: Bench = open_bench(asked)
-    result, text = run(names, bench, results or out)
+    result, text = run(names, bench, results or out, arm or ())
     typer.echo(json.dumps(_short(result)) if as_json else text)
 
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     """Without what the file holds besides."""
+    if not result:
+        return {}
     budgets = [
         {"anchors": one["anchors"], "tau": {name: arm["sets"][0]["tau"] for name, arm in one["arms"].items()}}
         for one in result["budgets"]

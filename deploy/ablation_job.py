@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,24 +87,39 @@ def _base(asked: Asked) -> dict[str, object]:
     return values
 
 
-def run(names: Sequence[str], bench: Bench, results: Path) -> tuple[dict[str, Any], str]:
-    """Runs the arms and writes ablations.json, .md and .png after each, so that nothing is lost.
+def run(
+    names: Sequence[str], bench: Bench, results: Path, only: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """Runs the arms and writes ablations.json, .md and .png after each ablation, so that nothing is lost.
+
+    Args:
+        only: the arms to run, by name; empty means all. An ablation is written once all its arms are done.
 
     Returns:
-        The result, and its tables.
+        The result, and its tables; empty where no ablation is whole.
+
+    Raises:
+        InvalidRequest: `only` names an arm that none of these ablations has.
     """
     manifest = bench.data.manifests[0]
     shape = Shape(tuple(manifest.tapped_layers), manifest.target.vocab_size)
+    tables = {name: rows_of(name, shape, bench.base) for name in names}
+    known = {row.arm.name for rows in tables.values() for row in rows}
+    if unknown := sorted(set(only) - known):
+        raise InvalidRequest(f"no arm {unknown[0]!r}; there are {', '.join(sorted(known))}", field="--arm")
     result: dict[str, Any] = {}
-    for name in names:
-        rows = rows_of(name, shape, bench.base)
+    measured: set[str] = set()
+    for name, rows in tables.items():
         texts = [bench.held_out, *(bench.contexts if name == BASELINES else ())]
         records = {}
-        for arm in [row.arm for row in rows]:
+        for arm in [row.arm for row in rows if not only or row.arm.name in only]:
+            costs_again = bench.costs_again and arm.name not in measured
             with TrainingBar(arm.name) as bar:
-                records[arm.name] = run_arm(arm, bench, texts, bar)
-        result = _written(budget(bench.anchors, {name: rows}, records), results)
-    return result, markdown(result)
+                records[arm.name] = run_arm(arm, replace(bench, costs_again=costs_again), texts, bar)
+            measured.add(arm.name)
+        if {row.arm.name for row in rows} == set(records):
+            result = _written(budget(bench.anchors, {name: rows}, records), results)
+    return result, markdown(result) if result else ""
 
 
 def _written(found: dict[str, Any], results: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ texts go through the export once more, with every row of their prompts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from deploy.data import shown
 from draft_service.training.rows import is_held_out
 from protos.errors import InvalidRequest
-from protos.shard_manifest import file_sha256
+from protos.shard_manifest import MANIFEST, read_manifest, write_atomically
 from protos.shards import CapturedSequence, open_shards
 from target_service.export_job import ExportOptions, export_file
 
@@ -96,16 +97,18 @@ def whole_history(folder: Path, target: Path, out: Path, only: Sequence[Captured
     if history_share(texts) == 1.0:
         return folder
     out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{folder.name}.jsonl"
-    fresh = "".join(json.dumps(_as_line(one)) + "\n" for one in texts)
-    file.write_text(fresh)
+    lines = "".join(json.dumps(_as_line(one)) + "\n" for one in texts).encode()
+    name = f"{folder.name}-{hashlib.sha256(lines).hexdigest()[:12]}"
+    whole, file = out / name, out / f"{name}.jsonl"
+    if (whole / MANIFEST).exists() and read_manifest(whole).complete:
+        return whole
+    write_atomically(file, lines)
     options = ExportOptions(
         target=str(target),
         num_tapped_layers=len(manifest.tapped_layers),
         history=_EVERY_ROW,
         feature_dtype=manifest.dtype,
     )
-    whole = out / f"{folder.name}-{file_sha256(file)[:12]}"
     export_file(file, whole, options, shown)
     return whole
 

@@ -106,6 +106,10 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
     again, _ = run(("head",), bench, tmp_path / "results")
     assert again["budgets"] == result["budgets"]
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert run(("head",), bench, tmp_path / "elsewhere", ["recipe"]) == ({}, "")
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(InvalidRequest, match="no arm 'rank-1'"):
+        run(("head",), bench, tmp_path / "elsewhere", ["rank-1"])
     other = open_bench(asked(target, folder, tmp_path, changes=(*bench_changes(), "seed=5")))
     with pytest.raises(ContractMismatch, match="another --out"):
         run(("head",), other, tmp_path / "results")
