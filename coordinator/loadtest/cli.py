@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protos import flags
 from protos.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ def loadtest(
             "--address", "--base-url", envvar="DLITE_ADDRESS", help="The coordinator; several with commas."
         ),
     ] = None,
+    tls_ca: flags.CallerCa = None,
+    tls_cert: flags.CallerCert = None,
+    tls_key: flags.CallerKey = None,
+    token_file: flags.TokenFile = None,
     host: Annotated[str, typer.Option(help="With --port, instead of --address.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
     backend: Annotated[str, typer.Option(help="dlite-grpc, the only one.")] = "dlite-grpc",
@@ -145,7 +150,7 @@ def _run(given: Mapping[str, Any]) -> int:
     import asyncio
 
     from coordinator.loadtest.document import exit_code
-    from coordinator.loadtest.flags import make_addresses, make_job, seed_warnings
+    from coordinator.loadtest.flags import make_endpoints, make_job, seed_warnings
     from coordinator.loadtest.measuring import Where, heading_now, measure
     from coordinator.loadtest.options import parse_metadata, parse_shown
 
@@ -159,7 +164,7 @@ def _run(given: Mapping[str, Any]) -> int:
         given["label"], parse_metadata(list(given["metadata"] or ())), seed_warnings(given["seed"])
     )
     where = Where(
-        make_addresses(given["address"], given["host"], given["port"]),
+        make_endpoints(given),
         given["ready_check_timeout_sec"],
         given["resume_seconds"],
         given["request_timeout"],

@@ -12,6 +12,7 @@ from protos.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from coordinator.loadtest.execution import Job
+    from protos.security import Endpoint
 
 SOURCES = ("auto", "drafter", "lookup", "lookup_then_drafter")
 SAMPLING = ("temperature", "top_p", "top_k", "model")
@@ -54,6 +55,17 @@ def make_addresses(address: str | None, host: str, port: int | None) -> tuple[st
     return tuple(
         each.strip().removeprefix("http://").rstrip("/") for each in address.split(",") if each.strip()
     )
+
+
+def make_endpoints(given: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+    """All addresses, with the security that the flags ask for. Raises InvalidRequest."""
+    from protos.security import Endpoint, SecurityFiles
+
+    files = SecurityFiles(
+        given["tls_cert"], given["tls_key"], given["tls_ca"], token_file=given["token_file"]
+    )
+    addresses = make_addresses(given["address"], given["host"], given["port"])
+    return tuple(Endpoint(address, files.client()) for address in addresses)
 
 
 def seed_warnings(seed: int | None) -> list[str]:

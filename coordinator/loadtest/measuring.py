@@ -22,6 +22,7 @@ from coordinator.loadtest.rounds import PointRounds, rounds_of_point
 from coordinator.loadtest.samples import Sample, Status
 from protos import coordinator_pb2
 from protos.errors import InvalidRequest, Unavailable
+from protos.security import Address
 
 READY_PAUSE_SECONDS = 0.2
 
@@ -36,7 +37,7 @@ class Where:
         request_seconds: a request fails with TimedOut after this time; None: never.
     """
 
-    addresses: tuple[str, ...]
+    addresses: tuple[Address, ...]
     ready_seconds: float = 0.0
     resume_seconds: float = 0.0
     request_seconds: float | None = None

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protos import flags
 from protos.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from protos.security import Endpoint
 
 Address = Annotated[
     str | None, typer.Option(envvar="DLITE_ADDRESS", help="The coordinator, as `dlite up` prints it.")
@@ -36,15 +40,20 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the replayed tuner's probes.")] = 0,
     png: Annotated[Path | None, typer.Option(help="Draw the curve into this file.")] = None,
+    tls_ca: flags.CallerCa = None,
+    tls_cert: flags.CallerCert = None,
+    tls_key: flags.CallerKey = None,
+    token_file: flags.TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """What the tuner believes and chose: of a running coordinator, or of a trace that is replayed."""
-    if (address is None) == (replay is None) and replay is None:
+    if address is None and replay is None:
         raise InvalidRequest("give --address of a coordinator, or --replay FILE", field="--address")
     if replay is None:
         if settings:
             raise InvalidRequest("goes with --replay", field="--set")
-        _explain_live(str(address), png, as_json)
+        endpoint = _endpoint(str(address), (tls_cert, tls_key, tls_ca, token_file))
+        _explain_live(endpoint, _Output(png, as_json))
     else:
         _replay(replay, list(settings or ()), seed, explain, _Output(png, as_json))
 
@@ -52,6 +61,10 @@ def tune(
 def top(
     address: Address = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    tls_ca: flags.CallerCa = None,
+    tls_cert: flags.CallerCert = None,
+    tls_key: flags.CallerKey = None,
+    token_file: flags.TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one snapshot as JSON and end.")] = False,
 ) -> None:
     """Watch a coordinator: requests, tokens/s, acceptance, k and v, time of rounds, links. Ctrl-C ends."""
@@ -61,13 +74,22 @@ def top(
 
     if not address:
         raise InvalidRequest("give --address of a coordinator", field="--address")
+    endpoint = _endpoint(address, (tls_cert, tls_key, tls_ca, token_file))
     try:
         if as_json:
-            print(json.dumps(asyncio.run(snapshot_json(address, interval))), flush=True)
+            print(json.dumps(asyncio.run(snapshot_json(endpoint, interval))), flush=True)
         else:
-            asyncio.run(run_top(address, interval))
+            asyncio.run(run_top(endpoint, interval))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def _endpoint(address: str, files: tuple[Path | None, Path | None, Path | None, Path | None]) -> Endpoint:
+    """Where to ask; `files` are certificate, key, authority and token."""
+    from protos.security import Endpoint, SecurityFiles
+
+    cert, key, ca, token = files
+    return Endpoint(address, SecurityFiles(cert, key, ca, token_file=token).client())
 
 
 class _Output:
@@ -91,17 +113,17 @@ class _Output:
         print(json.dumps(document) if self.as_json else "\n".join(lines), flush=True)
 
 
-def _explain_live(address: str, png: Path | None, as_json: bool) -> None:
+def _explain_live(endpoint: Endpoint, output: _Output) -> None:
     import asyncio
 
     from coordinator.trace.curves import explanation_png
     from coordinator.trace.explain import NOTHING, explanation_from, explanation_json
     from coordinator.trace.remote import explain_tuner
 
-    found = explanation_from(asyncio.run(explain_tuner(address)))
+    found = explanation_from(asyncio.run(explain_tuner(endpoint)))
     lines = (NOTHING,) if found is None else found.lines()
     picture = None if found is None else lambda: explanation_png(found)
-    _Output(png, as_json).show(explanation_json(found), lines, picture)
+    output.show(explanation_json(found), lines, picture)
 
 
 def _replay(path: Path, words: list[str], seed: int, explain: bool, output: _Output) -> None:

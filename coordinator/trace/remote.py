@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from protos import coordinator_pb2 as pb
 from protos import rpc
+from protos.security import Address
 from protos.statuses import error_from
 
 M = TypeVar("M", bound=Message)
@@ -17,7 +18,7 @@ SERVICE = "/dlite.v1.Coordinator/"
 _CALL_SECONDS = 10.0
 
 
-async def explain_tuner(address: str) -> pb.ExplainTunerResponse:
+async def explain_tuner(address: Address) -> pb.ExplainTunerResponse:
     """One question.
 
     Raises:
