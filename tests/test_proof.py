@@ -26,6 +26,7 @@ from tests import (
     wrong_cluster_builds,
     wrong_engine_builds,
     wrong_report_builds,
+    wrong_shipping_builds,
     wrong_wire_builds,
 )
 from tests.conftest import RECORD, RunRecord
@@ -38,6 +39,7 @@ WRONG_BUILDS = {
     **wrong_wire_builds.WIRE_BUILDS,
     **wrong_cluster_builds.CLUSTER_BUILDS,
     **wrong_report_builds.REPORT_BUILDS,
+    **wrong_shipping_builds.SHIPPING_BUILDS,
 }
 ROOT = Path(__file__).parent.parent
 
