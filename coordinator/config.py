@@ -57,6 +57,9 @@ class CoordinatorConfig(ServiceConfig):
     drain_seconds: float = Field(default=5.0, ge=0)
     # A record of every round is written there (see docs/traces.md).
     trace: Path | None = None
+    # OpenTelemetry over gRPC, http://host:4317; empty: no spans. Of so many requests, and all that failed.
+    otlp_endpoint: str = ""
+    otlp_share: float = Field(default=0.01, ge=0, le=1)
     # A link made slower for measuring: RTT[,JITTER[,BANDWIDTH]], such as 20ms,2ms,1gbit.
     emulate_target_link: str | None = None
     emulate_draft_link: str | None = None

@@ -26,6 +26,7 @@ from coordinator.services import Backends, Epochs, RoundLimits, Setting
 from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
 from coordinator.slots import Demand, Slots
+from coordinator.spans import Spans, choice_name
 from coordinator.tenants import NOBODY, Quotas, scoped
 from coordinator.tools import read_tools
 from coordinator.turns import Turn
@@ -78,6 +79,8 @@ class Coordinator:
         self._admissions = Admissions()
         self._memory = SessionMemory(config.session_memory_bytes)
         self._draining = False
+        # Whoever writes spans of texts that end; set before the first request.
+        self.spans: Spans | None = None
         describe = backends.target.describe
         self.metrics = Metrics(PurePath(describe.model).name, limits_of(describe).max_verify_block_size - 1)
 
@@ -146,6 +149,9 @@ class Coordinator:
         assert choice.finished is not None
         self.metrics.observe(choice.finished, generation.seconds)
         self.feed.note_text(choice.finished)
+        if self.spans is not None:
+            name = choice_name(generation.request.request_id, choice.index)
+            self.spans.end_text(name, choice.finished, generation.seconds)
         request, tokens = generation.request, choice.session.tokens
         usage = choice.finished.usage
         self._quotas.note_tokens(request.tenant, usage.prompt_tokens + usage.completion_tokens)

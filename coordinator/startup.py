@@ -125,7 +125,7 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
         backends = Backends(target, drafter, tokenizer, tenants)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
         links: dict[str, Link] = {"target": target} | ({"draft": drafter} if drafter is not None else {})
-        watch = start_watch(coordinator, backends, links, config.trace, target.kv_stats)
+        watch = start_watch(coordinator, backends, links, config, target.kv_stats)
         ports = await _open_ports(config, coordinator, watch, links, front)
     except BaseException:
         for link in (drafter, target):

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
+from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
 from coordinator.gauges import Link
 from coordinator.services import Backends
+from coordinator.spans import Spans, open_spans
 from coordinator.trace.observer import AskKv, Observer, header_now
 from coordinator.trace.writer import TraceWriter
 
@@ -22,10 +24,13 @@ class Watch:
     observer: Observer
     writer: TraceWriter | None
     listening: ExitStack
+    spans: Spans | None = None
 
     async def stop(self) -> None:
-        """The file is whole afterwards."""
+        """The file is whole afterwards, and spans are sent."""
         self.listening.close()
+        if self.spans is not None:
+            await asyncio.to_thread(self.spans.stop)
         if self.writer is not None:
             await asyncio.to_thread(self.writer.stop)
 
@@ -34,17 +39,17 @@ def start_watch(
     coordinator: Coordinator,
     backends: Backends,
     links: Mapping[str, Link],
-    trace_file: Path | None,
+    config: CoordinatorConfig,
     ask_kv: AskKv,
 ) -> Watch:
     """Begins to watch a coordinator.
 
     Args:
         ask_kv: how full the target is; None while it says nothing.
-        trace_file: rounds are written there; None: nowhere.
+        config: where rounds are written, and where spans go.
 
     Raises:
-        InvalidRequest: the file cannot be made.
+        InvalidRequest: the file cannot be made, or spans need a library that is not there.
     """
 
     def about_now() -> dict[str, str | int | float]:
@@ -55,10 +60,13 @@ def start_watch(
     )
     listening = ExitStack()
     writer = None
-    if trace_file is not None:
-        writer = TraceWriter(trace_file, header_now(about_now()))
+    spans = coordinator.spans = open_spans(config.otlp_endpoint, config.otlp_share)
+    if spans is not None:
+        listening.enter_context(coordinator.feed.listening(spans))
+    if config.trace is not None:
+        writer = TraceWriter(config.trace, header_now(about_now()))
         listening.enter_context(coordinator.feed.listening(writer))
-    return Watch(observer, writer, listening)
+    return Watch(observer, writer, listening, spans)
 
 
 def about(backends: Backends) -> dict[str, str | int | float]:
