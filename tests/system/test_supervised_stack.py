@@ -102,6 +102,12 @@ async def survive(drafter: Path | None, faults: Sequence[tuple[tuple[str, ...], 
         assert (await read(stack)).token_ids == expected
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the coordinator's process: a machine with other work takes its time to start one anew."""
+    monkeypatch.setenv("DLITE_COORDINATOR_TARGET_LOSS_SECONDS", str(SECONDS))
+
+
 async def test_a_killed_target_comes_back_and_the_text_goes_on() -> None:
     await survive(None, [(("target",), signal.SIGKILL)])
 
