@@ -57,6 +57,8 @@ class CoordinatorConfig(ServiceConfig):
     drain_seconds: float = Field(default=5.0, ge=0)
     # A record of every round is written there (see docs/traces.md).
     trace: Path | None = None
+    # P: cohorts that may be on their way at once; 1 puts drafting and verification one after the other.
+    max_cohorts: int = Field(default=3, ge=1, le=3)
     # OpenTelemetry over gRPC, http://host:4317; empty: no spans. Of so many requests, and all that failed.
     otlp_endpoint: str = ""
     otlp_share: float = Field(default=0.01, ge=0, le=1)

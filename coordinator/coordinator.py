@@ -69,7 +69,9 @@ class Coordinator:
             config.client_stall_seconds,
             config.target_loss_seconds,
         )
-        services = services_of(backends.target, backends.drafter, Epochs(epoch_start), now)
+        services = services_of(
+            backends.target, backends.drafter, Epochs(epoch_start), now, config.max_cohorts
+        )
         self.feed, self.cohorts = services.feed, services.cohorts
         self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas, now)
         self._random_bytes = random_bytes

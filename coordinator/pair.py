@@ -9,16 +9,21 @@ from coordinator.cohorts import Cohorts
 from coordinator.ports import DraftPort, MeasuredPort, TargetPort
 from coordinator.services import Epochs, Services
 from coordinator.trace.feed import RoundFeed
+from coordinator.tuner.choose import MAX_COHORTS
 from coordinator.tuner.costs import CostPriors
-from coordinator.tuner.tuner import Tuner
+from coordinator.tuner.tuner import Tuner, TunerSettings
 
 
 def services_of(
-    target: TargetPort, drafter: DraftPort | None, epochs: Epochs, now: Callable[[], float]
+    target: TargetPort,
+    drafter: DraftPort | None,
+    epochs: Epochs,
+    now: Callable[[], float],
+    max_cohorts: int = MAX_COHORTS,
 ) -> Services:
     """Of a pair, with a new tuner; ports that measure their link tell it."""
     draw = random.Random(0).random
-    tuner = Tuner(CostPriors(), draw)
+    tuner = Tuner(CostPriors(), draw, TunerSettings(max_cohorts=max_cohorts))
     if isinstance(target, MeasuredPort):
         target.measure_into(tuner.costs.target_link)
     if isinstance(drafter, MeasuredPort):

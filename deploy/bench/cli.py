@@ -44,6 +44,31 @@ YARDSTICKS = {
         "round time with services that compute nothing, D 4096, m 14, one request, beside bare gRPC",
         "<= 3 ms p50",
     ),
+    "coordinator-capacity": Yardstick(
+        "deploy.bench.coordinator_capacity",
+        "request-rounds/s of one coordinator, 64 requests, 16 KiB features, services that cost nothing",
+        ">= 2,000/s",
+    ),
+    "link-model": Yardstick(
+        "deploy.bench.link_model",
+        "time of a round over 0, 1, 5, 20, 50 ms of round trip against the model, set T_V and T_D",
+        "within 15 %",
+    ),
+    "replay": Yardstick(
+        "deploy.bench.replay",
+        "tokens/s at acceptance 0, .5, .8, 1 against tau / T_cycle of the model",
+        "within 10 %",
+    ),
+    "pipeline": Yardstick(
+        "deploy.bench.pipeline",
+        "cycle of two cohorts against T_cycle of the model; tokens/s of P = 2 over P = 1 beside the model's",
+        "<= 1.15",
+    ),
+    "tuner": Yardstick(
+        "deploy.bench.tuner",
+        "tokens/s of the tuner against the best fixed v and Run; 1 to 16 requests, RTT 0 and 20 ms",
+        ">= 0.95 of the best, >= 0.97 of Run",
+    ),
     "grammar": Yardstick(
         "deploy.bench.grammar",
         "tokens/s under a bounded JSON schema against the same prompts without it; 100 answers checked",

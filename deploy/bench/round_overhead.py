@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 
 from coordinator.client import AsyncClient
+from deploy.bench.fake_cluster import Start, Variant, fronts
 from deploy.bench.fake_service import FakeStackOptions
 from deploy.bench.fakes import FeatureShape
 from deploy.bench.harness import BenchOptions, Measure, Outcome, interleave
 from deploy.bench.rounds import counting_request, fixed_rounds, take
 from deploy.bench.set_costs import uniform
-from deploy.local import local_stack
 from protos import rpc
 
 BAR_MS = 3.0
@@ -63,15 +63,15 @@ async def ping_pong_ms(num_bytes: int, count: int) -> float:
     return statistics.median(times) * 1e3
 
 
-async def measure(options: BenchOptions, num_rounds: int = 100) -> Outcome:
+async def measure(options: BenchOptions, num_rounds: int = 100, start: Start = fronts) -> Outcome:
     """Runs the yardstick: medians over runs of so many rounds."""
     num_cycles = 20 if options.full else 8
     async with AsyncExitStack() as entered:
         arms: dict[str, Measure] = {}
         for name, shape in ((_ROUND, JUDGED), (_HALVED, HALVED)):
             stack = FakeStackOptions(acceptance=uniform(1.0, K), shape=shape)
-            running = await entered.enter_async_context(local_stack(stack, options.say))
-            client = await entered.enter_async_context(AsyncClient(running.coordinator.address))
+            running, found = await entered.enter_async_context(start(stack, {name: Variant()}, options.say))
+            client = found[name].client
             await running.guard(round_ms(client, num_rounds))
             arms[name] = partial(round_ms, client, num_rounds)
         arms[_BARE] = partial(ping_pong_ms, _FEATURE_BYTES, _PINGS)

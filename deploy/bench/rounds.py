@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.client import AsyncClient
@@ -85,3 +88,36 @@ async def take(client: AsyncClient, request: coordinator_pb2.GenerateRequest) ->
     if first is None or num_tokens != request.max_tokens:
         raise Unavailable(f"{num_tokens} tokens of {request.max_tokens} in {request.request_id!r}")
     return Text(first, last, num_tokens, ledger.num_draft_rounds, ledger)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts that ran at the same time.
+
+    Args:
+        tokens_per_second: of all of them, between their first and last tokens.
+        round_seconds: mean of a round: what a cycle takes, if each text commits once in it.
+        tokens_per_round: mean.
+    """
+
+    tokens_per_second: float
+    round_seconds: float
+    tokens_per_round: float
+
+
+async def take_together(client: AsyncClient, requests: Sequence[coordinator_pb2.GenerateRequest]) -> Batch:
+    """Starts all at once and waits for all.
+
+    Raises:
+        Unavailable: one did not come to its whole length.
+    """
+    texts = await asyncio.gather(*(take(client, request) for request in requests))
+    started = min(text.first_seconds for text in texts)
+    seconds = max(text.last_seconds for text in texts) - started
+    num_tokens = sum(text.num_tokens - 1 for text in texts)
+    num_rounds = sum(text.num_rounds for text in texts)
+    return Batch(
+        num_tokens / seconds,
+        statistics.fmean(text.round_seconds for text in texts),
+        num_tokens / max(num_rounds, 1),
+    )
