@@ -20,8 +20,10 @@ from tests import loadtest_fakes
 from tests.coordinator_fakes import TableEngine
 from tests.coordinator_harness import DraftServer, request
 from tests.report_world import ABOUT, rounds_of
+from tests.test_coordinator_cli import dlite
 from tests.test_coordinator_server import drafted_stack, stack, wrong_from
 from tests.test_loadtest_cli import loadtest
+from tests.test_tenants_served import served
 from tests.test_trace import record
 
 
@@ -165,3 +167,22 @@ async def test_save_rounds_and_a_coordinator_that_tells_none(tmp_path: Path) -> 
     assert done.code == 0
     assert "rounds were not told" in done.out
     assert (tmp_path / "report" / "report.html").exists()
+
+
+async def test_rounds_over_tls_are_told_to_operators_only(tmp_path: Path) -> None:
+    """The names of its own requests begin with the tenant, and are found again all the same."""
+    async with served(tmp_path) as system:
+        for token in ("token-of-a", "token-of-the-operator"):
+            (tmp_path / token).write_text(token)
+            path = tmp_path / f"rounds-{token}"
+            security = ("--tls-ca", str(tmp_path / "ca.pem"), "--token-file", str(tmp_path / token))
+            more = ("--num-prompts", "1", "--output-len", "9", "--save-rounds", str(path))
+            done = await dlite("loadtest", "--address", system.running.address, *security, *more)
+            assert done.code == (1 if token == "token-of-a" else 0), done.err
+        looked = await dlite("top", "--address", system.running.address, *security, "--json")
+    assert "operator" not in done.err
+    records = read_trace(path).records
+    assert {each.request_id.partition(":")[0] for each in records} == {"op"}
+    run_id = records[0].request_id.removeprefix("op:").partition("-speculative-")[0]
+    assert len(r.rounds_of_point(records, run_id, {}, {}).speculative) == len(records)
+    assert looked.code == 0
