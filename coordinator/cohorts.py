@@ -52,6 +52,7 @@ class Member:
     is_used: bool = True
     is_held: bool = False
     did_size: int = 1
+    has_left: bool = False
 
 
 class Cohorts:
@@ -97,12 +98,13 @@ class Cohorts:
 
     def leave(self, member: Member) -> None:
         """The member goes, wherever it is. Harmless when it has gone."""
-        if self._members.get(member.request_id) is not member:
-            return
-        del self._members[member.request_id]
-        self._is_changed = True
-        self._departures.leave(member)
-        self.tuner.forget(member.request_id)
+        member.has_left = True
+        if self._members.get(member.request_id, member) is member:
+            self.tuner.forget(member.request_id)
+        if self._members.get(member.request_id) is member:
+            del self._members[member.request_id]
+            self._is_changed = True
+            self._departures.leave(member)
 
     def assignment(self, member: Member) -> Assignment:
         """What the member does next, asked at the boundary of its rounds."""
@@ -137,7 +139,7 @@ class Cohorts:
 
     async def gather(self, member: Member) -> Company:
         """Waits until the member's cohort leaves; at once when it is alone."""
-        if len(self._members) == 1:
+        if len(self._members) == 1 or member.has_left:
             self._departures.settle(member)
             return Company(0, 1)
         return (await self._departures.gather(member)).company

@@ -110,8 +110,11 @@ class Departures:
             self._check_soon()
 
     def leave(self, member: Hashable) -> None:
-        """The member goes, wherever it is."""
+        """The member goes, wherever it is; if it waits, it leaves by itself at once."""
         self._settle(member)
+        for waiting, future in self._waiting:
+            if waiting is member and not future.done():
+                future.set_result(Cohort(0, 1, self._now(), set()))
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not member)
         if self._waiting:
             self._check_soon()

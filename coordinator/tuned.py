@@ -123,6 +123,8 @@ class TunedSteering:
     async def meet(self) -> None:
         await self._cohorts.meet(self._member)
 
+    # What a round teaches that was begun before the member left is of no request any more.
+
     def note_draft(self, timing: common_pb2.Timing, k: int) -> None:
         self._learning.note_batch(Measured(timing.step, timing.step_rows, timing.step_us / 1e6, k))
 
@@ -131,9 +133,12 @@ class TunedSteering:
             self._learning.note_step(
                 Measured(timing.step, timing.step_rows, timing.step_us / 1e6, timing.step_context)
             )
-        self._cohorts.note_tokens(self._request_id, self._classes.drafter, num_tokens)
+        if not self._member.has_left:
+            self._cohorts.note_tokens(self._request_id, self._classes.drafter, num_tokens)
 
     def note_block(self, source: RoundSource, block: Block, proposals: Proposals, anchor: int | None) -> None:
+        if self._member.has_left:
+            return
         verified = Verified(block.num_verified, block.num_accepted, is_cut=anchor is None)
         tail, self._tail = self._tail.tokens, _Tail()
         if source is RoundSource.LOOKUP:

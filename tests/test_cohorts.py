@@ -186,6 +186,23 @@ def test_a_late_one_holds_up_its_cohort_for_two_cycles_at_most() -> None:
     run_jumping(work)
 
 
+def test_whoever_leaves_while_it_waits_is_let_go() -> None:
+    """A plan that changes in mid-round: the round goes on, by itself."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        departures = Departures(lambda: Pace(1, 2, 1.0), loop.time)
+        await departures.gather("first")
+        waiting = asyncio.create_task(departures.gather("second"))
+        await asyncio.sleep(0.1)
+        departures.leave("second")
+        assert (await waiting).size == 1
+        assert departures.num_waiting == 0
+        assert loop.time() < 0.2
+
+    run_jumping(work)
+
+
 @pytest.mark.parametrize("num_cohorts", [1, 2, 3])
 def test_first_come_first_served_whatever_the_speeds(num_cohorts: int) -> None:
     """Random speeds: whoever waits leaves within the time that a cohort may take."""
