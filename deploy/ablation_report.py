@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.ablation_arms import BASE_ARM, GROUPS, HISTORY_NETS, Row
+from deploy.ablation_errors import Counts, difference_error
 from deploy.bench.harness import commit, machine
 from draft_service.training.state import digest_of
 
@@ -115,8 +116,9 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 def _table(group: str, rows: Sequence[Mapping[str, str]], arms: Mapping[str, Record]) -> list[str]:
     lines = [
-        f"| {group} | tau | tau, 2 proposals | tau, 4 proposals | a1 | a2 | a3 | ms a round | weights MB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {group} | tau | against the recipe | tau, 2 proposals | tau, 4 proposals | a1 | a2 | a3 "
+        "| ms a round | weights MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         arm = arms[row["arm"]]
@@ -127,6 +129,7 @@ def _table(group: str, rows: Sequence[Mapping[str, str]], arms: Mapping[str, Rec
         cells = [
             row["label"],
             f"{own['tau']:.3f}{error}",
+            _against(own, arms[BASE_ARM]["sets"][0]),
             _number(by_k.get("2")),
             _number(by_k.get("4")),
             *first,
@@ -135,6 +138,15 @@ def _table(group: str, rows: Sequence[Mapping[str, str]], arms: Mapping[str, Rec
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _against(own: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """The difference of tau on the same texts, with its own error."""
+    if own["counts"] == base["counts"]:
+        return "-"
+    ours, theirs = ([Counts(*pair) for pair in one["counts"]] for one in (own, base))
+    error = difference_error(ours, theirs)
+    return f"{own['tau'] - base['tau']:+.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
 def _contexts(rows: Sequence[Mapping[str, str]], arms: Mapping[str, Record]) -> list[str]:

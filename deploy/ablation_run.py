@@ -7,7 +7,6 @@ OUT/a<anchors>/<arm>/result.json  what it came to; an arm that has one is not do
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.ablation_arms import Arm
+from deploy.ablation_errors import Counts, tau_error
 from deploy.ablation_texts import TextSet
 from draft_service.training.data import TrainingData
 from draft_service.training.draft_cost import DraftCost, drafter_cost, history_cost, weight_bytes
@@ -29,6 +29,7 @@ from draft_service.training.walk import Walk, WalkOptions
 from draft_service.training.walkable import ServedWalker, walker_of
 from protos.errors import ContractMismatch
 from protos.shard_manifest import write_atomically
+from protos.shards import CapturedSequence
 
 RESULT = "result.json"
 CONTEXTS = (512, 2048, 6144)
@@ -139,11 +140,13 @@ def _walked(
         for k in sorted({most, *(k for k in _PROPOSALS if k < most)}):
             walks = list(walker.walk_all(one.sequences, WalkOptions(k, layers=layers)))
             by_k[str(k)] = score(one.name, 0.0, walks, k).as_record()
+        counts = counts_of(walks, one.sequences)  # of the most proposals: the last k
         sets.append(
             {
                 **by_k[str(most)],
                 "tau_by_k": {k: found["tau"] for k, found in by_k.items()},
-                "tau_error": tau_error(walks),  # of the most proposals: the last k
+                "tau_error": tau_error(counts),
+                "counts": [[text.tokens, text.rounds] for text in counts],
                 "context": one.context,
                 "history": one.history,
             }
@@ -152,16 +155,10 @@ def _walked(
     return {**record, "texts": {**record["texts"], **digests}, "sets": sets}
 
 
-def tau_error(walks: Sequence[Walk]) -> float | None:
-    """The standard error of tau over texts, by leaving out one at a time; None for a single text."""
-    pairs = [(walk.num_tokens, len(walk.rounds)) for walk in walks if walk.rounds]
-    if len(pairs) < 2:
-        return None
-    tokens, rounds = sum(t for t, _ in pairs), sum(r for _, r in pairs)
-    without = [(tokens - t) / (rounds - r) for t, r in pairs]
-    mean = sum(without) / len(without)
-    n = len(without)
-    return math.sqrt((n - 1) / n * sum((one - mean) ** 2 for one in without))
+def counts_of(walks: Sequence[Walk], sequences: Sequence[CapturedSequence]) -> list[Counts]:
+    """What was counted in each text, in the order of the texts; a text without a round has none."""
+    found = {id(walk.sequence): Counts(walk.num_tokens, len(walk.rounds)) for walk in walks}
+    return [found[id(sequence)] for sequence in sequences]
 
 
 def costs(trained: Trained) -> list[DraftCost]:

@@ -13,13 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from deploy.ablation_arms import BASE, BASE_ARM, GROUPS, Shape, rows_of, spread
+from deploy.ablation_errors import Counts, difference_error, tau_error
 from deploy.ablation_job import Asked, chosen, open_bench, run
 from deploy.ablation_report import problems, report
-from deploy.ablation_run import recipe_of, tau_error
+from deploy.ablation_run import recipe_of
 from deploy.ablation_texts import held_out_texts, history_share, whole_history
 from deploy.questions import Asking, PromptText
-from draft_service.proposal import DraftMode
-from draft_service.training.walk import Round, Walk, WalkOptions
 from protos.errors import ContractMismatch, InvalidRequest
 from tests.training_fakes import answered, learnable_target, prompts, sequences_of
 
@@ -90,6 +89,9 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
         assert arm["anchors"] == 64
         (found,) = arm["sets"]
         assert found["tau"] == found["tau_by_k"]["3"] >= 1.0
+        tokens, rounds = (sum(column) for column in zip(*found["counts"], strict=True))
+        assert found["tau"] == tokens / rounds
+        assert len(found["counts"]) == len(bench.held_out.sequences)
         assert set(found["tau_by_k"]) == {"2", "3"}
         assert [one["context"] for one in arm["cost"]] == [512, 2048, 6144]
     kept = {
@@ -98,6 +100,7 @@ def test_arms_are_trained_walked_and_not_done_twice(target: Path, folder: Path, 
     assert len(set(kept["dlite"])) == 1
     assert kept["dflash"][2] == 12 * kept["dflash"][0]
     assert "DSpark-style" in text
+    assert "±" in text
     weights = {name: state_weights(tmp_path / "a64" / name) for name in ("recipe", "head-none")}
     assert not weights["head-none"].any()
     assert weights["recipe"].any()
@@ -162,18 +165,17 @@ def test_context_folders_are_walked_and_not_trained_on(target: Path, folder: Pat
     assert not [fault for fault in result["problems"] if "texts" in fault]
 
 
-def test_the_error_of_tau_is_that_of_the_ratio_over_texts(folder: Path) -> None:
-    (sequence, *_) = sequences_of(folder)
-
-    def walk(accepted: list[int]) -> Walk:
-        rounds = [Round(0, 3, (), a) for a in accepted]
-        position = sequence.prompt_length + sum(a + 1 for a in accepted)
-        return Walk(sequence, WalkOptions(3), DraftMode.GREEDY, position, rounds)
-
-    assert tau_error([walk([1, 1])]) is None
-    assert tau_error([walk([1, 1]), walk([1, 1, 1])]) == pytest.approx(0.0)
+def test_errors_are_those_of_ratios_over_texts() -> None:
+    assert tau_error([Counts(4, 2)]) is None
+    assert tau_error([Counts(4, 2), Counts(6, 3)]) == pytest.approx(0.0)
     # Two texts of 4 rounds, tau 1 and 3: half the difference.
-    assert tau_error([walk([0] * 4), walk([2] * 4)]) == pytest.approx(1.0)
+    assert tau_error([Counts(4, 4), Counts(12, 4)]) == pytest.approx(1.0)
+    ours = [Counts(10 * tau, 10) for tau in (1, 2, 5, 3)]
+    theirs = [Counts(10 * tau + 1, 10) for tau in (1, 2, 5, 3)]
+    assert difference_error(ours, theirs) == pytest.approx(0.0)
+    error = tau_error(ours)
+    assert error is not None
+    assert error > 0.5
 
 
 def whole_result() -> list[dict[str, Any]]:
