@@ -95,7 +95,8 @@ class Choice:
         if self.finished is not None:
             return
         self._rounds.close()
-        self._delivery.flush()
+        fault = self._flush()
+        error = fault if error is None else error
         if error is None:
             self._say_finished(self.session.finish_reason, "")
         elif isinstance(error, asyncio.CancelledError):
@@ -105,6 +106,15 @@ class Choice:
         else:
             self.error = error if isinstance(error, DliteError) else _internal(error)
             self._say_finished(FINISH_REASON_ERROR, str(self.error))
+
+    def _flush(self) -> Exception | None:
+        """Says what is held back. A fault in that is returned: the end must be said all the same."""
+        try:
+            self._delivery.flush()
+        except Exception as fault:
+            log.error("held text is lost", exc_info=fault)
+            return fault
+        return None
 
     def _say_finished(self, finish_reason: FinishReason, error: str) -> None:
         session, ledger = self.session, self._rounds.ledger

@@ -173,12 +173,15 @@ class Generation:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         outcome = self._outcome(task)
-        for choice in self._choices:
-            self._end(choice, outcome)
-        self._place.leave()
-        self._listener.on_end(self)
-        failures = [choice.error for choice in self._choices if choice.error is not None]
-        self._broadcast.close(self._reason or next(iter(failures), None))
+        try:
+            for choice in self._choices:
+                self._end(choice, outcome)
+        finally:
+            # Whatever went wrong: the place is free again, and no reader waits for more.
+            self._place.leave()
+            self._listener.on_end(self)
+            failures = [choice.error for choice in self._choices if choice.error is not None]
+            self._broadcast.close(self._reason or next(iter(failures), None))
 
     def _end(self, choice: Choice, outcome: BaseException | None) -> None:
         if choice.finished is None:

@@ -9,12 +9,18 @@ import pytest
 import torch
 
 from coordinator.answer import Answer
+from coordinator.delivery import Delivery
 from coordinator.keys import derived_key, seed_key
 from deploy.in_process import InProcess, in_process
 from protos import coordinator_pb2
-from protos.common_pb2 import FINISH_REASON_ABORT, FINISH_REASON_LENGTH, FINISH_REASON_STOP
+from protos.common_pb2 import (
+    FINISH_REASON_ABORT,
+    FINISH_REASON_ERROR,
+    FINISH_REASON_LENGTH,
+    FINISH_REASON_STOP,
+)
 from tests.coordinator_fakes import TableEngine, saying
-from tests.coordinator_harness import ScriptedDrafter, TablePort, make_coordinator, until
+from tests.coordinator_harness import ScriptedDrafter, TablePort, complete, make_coordinator, until
 from tests.coordinator_harness import request as table_request
 from tests.fakes import table_built
 
@@ -150,3 +156,27 @@ async def test_an_abort_before_the_first_verdict_finishes_every_choice() -> None
         answers.add(response)
     assert [choice.finish_reason for choice in answers.choices] == [FINISH_REASON_ABORT] * 3
     assert coordinator.num_running == 0
+
+
+@pytest.mark.parametrize("fails_at", ["take", "flush"])
+async def test_a_fault_in_a_text_ends_it_and_gives_its_place_back(
+    fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held text that cannot be said must not keep the end from being said."""
+
+    def failing(*_: object) -> int:
+        raise RuntimeError("secret of the implementation")
+
+    monkeypatch.setattr(Delivery, fails_at, failing)
+    if fails_at == "take":
+        monkeypatch.setattr(Delivery, "flush", failing)
+    engine = TableEngine(saying("one two three"))
+    coordinator = make_coordinator(TablePort(engine))
+    async with asyncio.timeout(10):
+        answer, _, failure = await complete(coordinator, table_request(max_tokens=5))
+    assert answer.finish_reason == FINISH_REASON_ERROR
+    assert failure is not None
+    assert "reference" in str(failure)
+    assert "secret" not in str(failure)
+    assert coordinator.num_running == 0
+    assert not engine.sequences
