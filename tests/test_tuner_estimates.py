@@ -14,6 +14,7 @@ from coordinator.tuner.cost_table import CostTable, Line, bucket_of
 from coordinator.tuner.isotonic import non_decreasing
 from coordinator.tuner.link_estimate import LinkEstimate
 from coordinator.tuner.running import RunningRate, Window
+from coordinator.tuner.sources import Offer, Source, pick_source
 from coordinator.tuner.survival import Survival, Verified
 
 TRUTH = (0.9, 0.7, 0.8, 0.5, 0.6)
@@ -193,3 +194,17 @@ def test_percentiles_are_of_the_last_values() -> None:
     assert window.percentile(50) == 949
     assert window.percentile(100) == 999
     assert window.percentile(1) == 900
+
+
+@pytest.mark.parametrize("num_steps", [20, 100])
+def test_no_step_is_free(num_steps: int) -> None:
+    # Steps whose time context explains wholly, and steps too short to be measured.
+    for second_per_token in (1e-6, 0.0):
+        table = CostTable(Line(0.010, 0.0001))
+        for index in range(num_steps):
+            context = 1000 + 37 * (index % 11)
+            table.note(4, context * second_per_token, context)
+        assert all(table.seconds(rows) > 0.0 for rows in range(1, 33))
+        assert table.measured_seconds(4) > 0.0
+        costs = tuple(table.seconds(rows) for rows in range(9))
+        assert pick_source([Offer(Source.LOOKUP, (0.5, 0.4), 0.0)], costs, 0).tokens_per_second > 0.0

@@ -20,6 +20,8 @@ _BUCKET_SHRINKAGE = 1.0
 # A step far outside what its rows cost before is a pause of the machine; it counts as this much.
 _MOST_SURPRISE = 3.0
 _TRUSTED_COUNT = 8
+# No step is free, not even one that seems to be all context, or too short to be measured.
+_LEAST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class CostTable:
         cell = self._cells.get(rows)
         if cell is None:
             return self.seconds(rows, extra)
-        return cell.seconds.mean + self.slope * (extra - cell.extra.mean)
+        return max(cell.seconds.mean + self.slope * (extra - cell.extra.mean), _LEAST_SECONDS)
 
     def bare_seconds(self, most_rows: int) -> Sequence[float]:
         """By rows from 0 to `most_rows` at least, without what the second quantity adds."""
@@ -124,7 +126,8 @@ class CostTable:
             cell = self._cells.get(rows)
             count, mean = (cell.count, cell.bare_seconds(slope)) if cell else (0, 0.0)
             expected = self._prior.at(rows) * ratios[bucket_of(rows)]
-            values.append((count * mean + _CELL_SHRINKAGE * expected) / (count + _CELL_SHRINKAGE))
+            value = (count * mean + _CELL_SHRINKAGE * expected) / (count + _CELL_SHRINKAGE)
+            values.append(max(value, _LEAST_SECONDS))
             weights.append(count + 0.1)
         table = [0.0, *non_decreasing(values[:measured], weights[:measured])]
         for value in values[measured:]:
