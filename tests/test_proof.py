@@ -25,7 +25,9 @@ from tests import (
     wrong_builds,
     wrong_cluster_builds,
     wrong_engine_builds,
+    wrong_link_builds,
     wrong_report_builds,
+    wrong_round_builds,
     wrong_shipping_builds,
     wrong_wire_builds,
 )
@@ -36,9 +38,11 @@ WRONG_BUILDS = {
     **wrong_builds.WRONG_BUILDS,
     **wrong_engine_builds.ENGINE_BUILDS,
     **wrong_api_builds.API_BUILDS,
+    **wrong_link_builds.LINK_BUILDS,
     **wrong_wire_builds.WIRE_BUILDS,
     **wrong_cluster_builds.CLUSTER_BUILDS,
     **wrong_report_builds.REPORT_BUILDS,
+    **wrong_round_builds.ROUND_BUILDS,
     **wrong_shipping_builds.SHIPPING_BUILDS,
 }
 ROOT = Path(__file__).parent.parent
