@@ -14,11 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
-from grpc_health.v1 import health_pb2
-
 from deploy.child import Child, Ready
-from protos import rpc
 from protos.errors import Unavailable
 
 _HEALTH = "/grpc.health.v1.Health/Check"
@@ -132,6 +128,12 @@ async def _until_silent(address: str, policy: RestartPolicy) -> None:
     Only silence counts: a port that refuses (a process that is ending, a certificate that is asked for)
     says that somebody is there, and the end of the process is seen elsewhere.
     """
+    # Here, so that `--help` of a verb that supervises stays quick.
+    import grpc
+    from grpc_health.v1 import health_pb2
+
+    from protos import rpc
+
     num_silent = 0
     async with rpc.open_channel(address) as channel:
         check: Any = channel.unary_unary(_HEALTH)
