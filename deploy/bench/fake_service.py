@@ -110,7 +110,7 @@ class _Lean:
         await self.server.stop(1.0)
 
 
-async def _serve_lean(kind: str, acceptance: Acceptance, shape: FeatureShape) -> Running:
+async def _serve_lean(kind: str, acceptance: Acceptance, shape: FeatureShape, address: str) -> Running:
     import torch
 
     from draft_service.wire import write_description
@@ -124,7 +124,7 @@ async def _serve_lean(kind: str, acceptance: Acceptance, shape: FeatureShape) ->
     else:
         drafter = FakeDrafter(DraftCosts(), acceptance, shape)
         service = LeanDrafter(write_description(drafter.description, 1)).service()
-    server = await rpc.start_server(service, "127.0.0.1:0")
+    server = await rpc.start_server(service, address)
     await server.set_ready(True)
     return _Lean(server)
 
@@ -150,12 +150,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--acceptance", default="1")
     parser.add_argument("--lean", action="store_true")
+    parser.add_argument("--address", default="127.0.0.1:0", help="of a lean service")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     shape = FeatureShape(options.layers, options.width, options.dtype)
     if options.lean:
         acceptance = parse_acceptance(options.acceptance)
-        asyncio.run(_until_signal(lambda: _serve_lean(options.kind, acceptance, shape)))
+        asyncio.run(_until_signal(lambda: _serve_lean(options.kind, acceptance, shape, options.address)))
     elif options.kind == "target":
         verify_costs = parse_verify_costs(options.costs)
         asyncio.run(_until_signal(lambda: _serve_target(verify_costs, shape)))
