@@ -29,6 +29,7 @@ from coordinator.slots import Demand, Slots
 from coordinator.spans import Spans, choice_name
 from coordinator.tenants import NOBODY, Quotas, scoped
 from coordinator.tools import read_tools
+from coordinator.tuner_gauges import TunerGauges
 from coordinator.turns import Turn
 from protos import coordinator_pb2
 from protos.coordinator_pb2 import ProposalSource
@@ -85,6 +86,7 @@ class Coordinator:
         self.spans: Spans | None = None
         describe = backends.target.describe
         self.metrics = Metrics(PurePath(describe.model).name, limits_of(describe).max_verify_block_size - 1)
+        self.metrics.registry.register(TunerGauges(self.metrics.model, lambda: self.cohorts.decision))
 
     @property
     def num_running(self) -> int:

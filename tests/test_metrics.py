@@ -238,7 +238,8 @@ async def test_the_admin_port_speaks_prometheus() -> None:
             *("vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds"),
             *("vllm:prompt_tokens", "vllm:generation_tokens", "vllm:prefix_cache_queries"),
             *("vllm:prefix_cache_hits", "dlite_round_seconds", "dlite_wire_bytes", "dlite_stale_answers"),
-            *("dlite_undrafted_rounds", "dlite_reopens", "dlite_link_up"),
+            *("dlite_undrafted_rounds", "dlite_reopens", "dlite_link_up", "dlite_tuner_cohorts"),
+            *("dlite_tuner_verify_block_size", "dlite_tuner_draft_tokens", "dlite_tuner_requests"),
         ):
             assert name in families, name
             # A series of a position is there once a round has had it.
