@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Coroutine
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -141,26 +141,44 @@ def test_equal_requests_get_equal_shares() -> None:
     run_jumping(work)
 
 
-async def _cycles(departures: Departures, name: str, seconds: float, log: list[tuple[str, float]]) -> None:
+class Wait(NamedTuple):
+    """From when to when who waited."""
+
+    name: str
+    came: float
+    left: float
+
+    @property
+    def seconds(self) -> float:
+        return self.left - self.came
+
+
+async def _cycles(departures: Departures, name: str, seconds: float, log: list[Wait]) -> None:
     """A member whose rounds take so long, for ever."""
     loop = asyncio.get_running_loop()
     while True:
         came = loop.time()
         await departures.gather(name)
-        log.append((name, loop.time() - came))
+        log.append(Wait(name, came, loop.time()))
         await asyncio.sleep(seconds)
 
 
-async def _waits(pace: Pace, seconds: dict[str, float], duration: float) -> dict[str, list[float]]:
-    """How long each member waited, again and again."""
+async def _log(pace: Pace, seconds: dict[str, float], duration: float) -> list[Wait]:
+    """Of members whose rounds take so long, in the order they left."""
     departures = Departures(lambda: pace, asyncio.get_running_loop().time)
-    log: list[tuple[str, float]] = []
+    log: list[Wait] = []
     tasks = [asyncio.create_task(_cycles(departures, name, each, log)) for name, each in seconds.items()]
     await asyncio.sleep(duration)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return {name: [waited for who, waited in log if who == name] for name in seconds}
+    return log
+
+
+async def _waits(pace: Pace, seconds: dict[str, float], duration: float) -> dict[str, list[float]]:
+    """How long each member waited, again and again."""
+    log = await _log(pace, seconds, duration)
+    return {name: [wait.seconds for wait in log if wait.name == name] for name in seconds}
 
 
 def test_nobody_waits_for_a_slower_cohort() -> None:
@@ -210,17 +228,14 @@ def test_first_come_first_served_whatever_the_speeds(num_cohorts: int) -> None:
     async def work() -> None:
         draw = random.Random(num_cohorts)
         seconds = {f"m{i}": draw.uniform(0.01, 0.1) for i in range(7)}
-        waits = await _waits(Pace(num_cohorts, 7, 0.05, lambda size: 0.001 * size), seconds, 20.0)
+        log = await _log(Pace(num_cohorts, 7, 0.05, lambda size: 0.001 * size), seconds, 20.0)
+        assert all(one.left <= other.left for one in log for other in log[:50] if one.came < other.came)
+        waits = {name: [wait.seconds for wait in log if wait.name == name] for name in seconds}
         # At most the others' shares leave before it, each at most one late cohort apart.
         assert max(waited for each in waits.values() for waited in each) < 0.5
         assert min(len(each) for each in waits.values()) > 0.3 * max(len(each) for each in waits.values())
 
     run_jumping(work)
-
-
-def check_first_come_first_served() -> None:
-    """For wrong builds."""
-    test_first_come_first_served_whatever_the_speeds(2)
 
 
 def test_the_clock_jumps() -> None:

@@ -18,7 +18,7 @@ from coordinator import drafting
 from coordinator.session import Session
 from coordinator.toolstream import ToolStream, ToolUpdate
 from coordinator.tuner import choose as tuner_choose
-from coordinator.tuner.cycle import CycleCosts
+from coordinator.tuner.search import Search
 from coordinator.tuner.survival import Verified
 from draft_service import drafter
 from draft_service import sampling as draft_sampling
@@ -294,17 +294,19 @@ def _misses_where_nothing_was_verified(self: Verified) -> tuple[bool, ...]:
 
 
 def _ratchet(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = tuner_choose.choose
     fewest = [1000]
+    init, best = Search.__init__, Search.best.fget  # type: ignore[attr-defined]
 
-    def wrong(
-        survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts: int = 3
-    ) -> tuner_choose.Choice:
-        choice = right([survival[: fewest[0]] for survival in survivals], costs, max_cohorts)
+    def wrong_init(self: Search, survivals: Sequence[Sequence[float]], *others: Any) -> None:
+        init(self, [survival[: fewest[0]] for survival in survivals], *others)
+
+    def wrong_best(self: Search) -> tuner_choose.Choice:
+        choice: tuner_choose.Choice = best(self)
         fewest[0] = min(fewest[0], choice.num_draft_tokens)
         return choice
 
-    everywhere(right, wrong)(monkeypatch)
+    monkeypatch.setattr(Search, "__init__", wrong_init)
+    monkeypatch.setattr(Search, "best", property(wrong_best))
 
 
 _EDGES = "tests/test_noise.py::test_edge_values_give_finite_positive_variates"
