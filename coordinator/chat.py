@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from coordinator.client import Answer, Client
 from coordinator.metrics import reason_name
 from protos.errors import DliteError
+from protos.security import Address
 
 HELP = "/reset forgets the conversation, /exit (or Ctrl-D) ends; Ctrl-C ends an answer"
 
@@ -116,7 +117,7 @@ def summary(answer: Answer, seconds: float) -> str:
     )
 
 
-def run_chat(addresses: list[str], system: str, fields: dict[str, Any]) -> None:
+def run_chat(addresses: Sequence[Address], system: str, fields: dict[str, Any]) -> None:
     """A chat on this terminal.
 
     Raises:

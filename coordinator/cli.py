@@ -113,9 +113,16 @@ def chat(
         float | None, typer.Option(help="0 is greedy; default: the model's, else 1.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same texts.")] = None,
+    tls_ca: flags.CallerCa = None,
+    tls_cert: flags.CallerCert = None,
+    tls_key: flags.CallerKey = None,
+    token_file: flags.TokenFile = None,
 ) -> None:
     """Talk turn by turn. Ctrl-C ends an answer, Ctrl-D the conversation."""
     from coordinator.chat import run_chat
+    from protos.security import Endpoint, SecurityFiles
 
     fields = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    run_chat(address, system, {name: value for name, value in fields.items() if value is not None})
+    security = SecurityFiles(tls_cert, tls_key, tls_ca, token_file=token_file).client()
+    endpoints = [Endpoint(each, security) for each in address]
+    run_chat(endpoints, system, {name: value for name, value in fields.items() if value is not None})
