@@ -22,8 +22,8 @@ from protos.errors import Busy
 from protos.security import ClientSecurity, Endpoint
 from protos.tokens import token_hash
 
-MAX_RUNNING, NUM_FLOODING, NUM_TEXTS, TOKENS = 16, 60, 40, 12
-STEP_SECONDS = 0.03
+MAX_RUNNING, NUM_FLOODING, NUM_TEXTS, TOKENS = 16, 60, 40, 8
+STEP_SECONDS = 0.05
 
 
 def flags(folder: Path) -> tuple[str, ...]:
