@@ -7,6 +7,7 @@ import torch
 
 from coordinator.client import Answer
 from deploy.bench.fakes import VOCAB_SIZE, FakeDrafter, FakeModel, FeatureShape, fake_target
+from deploy.bench.rounds import fixed_rounds
 from deploy.bench.set_costs import (
     Acceptance,
     CostTable,
@@ -129,8 +130,9 @@ def test_a_batch_sleeps_once_for_its_longest_draft() -> None:
 async def test_the_system_over_fakes_counts() -> None:
     built = fake_target(VerifyCosts(), SHAPE)
     async with in_process(built, FakeDrafter(DraftCosts(), uniform(0.5, 7), SHAPE)) as system:
-        request = coordinator_pb2.GenerateRequest(token_ids=[1, 2], max_tokens=200, temperature=0.0)
-        request.speculation.source = coordinator_pb2.PROPOSAL_SOURCE_DRAFTER
+        request = coordinator_pb2.GenerateRequest(
+            token_ids=[1, 2], max_tokens=200, temperature=0.0, speculation=fixed_rounds(7)
+        )
         answer = Answer()
         generation = await system.coordinator.admit(request)
         async for message in generation.attach().messages():
