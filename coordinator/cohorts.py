@@ -22,6 +22,10 @@ from coordinator.tuner.sources import Pick
 from coordinator.tuner.tuner import Decision, TunedRequest, Tuner
 from coordinator.tuner.verify import SeeingDraft, sizes_of_seeing_round
 
+# So many cycles are measured all, after that one in some: what is left over of them changes slowly.
+_ALL_CYCLES = 200
+_EVERY = 4
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -74,6 +78,7 @@ class Cohorts:
         self._is_changed = False
         self._started = 0.0
         self._num_tokens = 0
+        self._num_renewals = 0
         self._is_regular = False
         self._sizing: dict[Cohort, list[tuple[SeeingDraft | None, asyncio.Future[int]]]] = {}
 
@@ -182,7 +187,9 @@ class Cohorts:
 
     def _renew(self) -> None:
         members, now = list(self._members.values()), self._now()
-        if self._decision is not None and not self._is_changed:
+        self._num_renewals += 1
+        is_looked_at = self._num_renewals < _ALL_CYCLES or self._num_renewals % _EVERY == 0
+        if is_looked_at and self._decision is not None and not self._is_changed:
             self._note_cycle(members, now)
         decision = self.tuner.decide([member.describe() for member in members])
         assigned = zip(members, decision.block_sizes, decision.is_probe, strict=True)

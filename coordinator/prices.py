@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from coordinator.tuner.choose import Choice
 from coordinator.tuner.costs import Costs
@@ -47,7 +48,7 @@ class Prices:
         num_runs = sum(size == 1 for size in decision.plan.block_sizes)
         return cls(decision, costs, num_runs, costs.target_link.seconds(0))
 
-    @property
+    @cached_property
     def num_draft_tokens(self) -> int:
         """`k` to ask for: what the plan verifies at most, so that confidence has a choice, and more where
         that costs next to nothing: what is left over may be verified later."""

@@ -38,11 +38,14 @@ class Costs:
         self.target_link = LinkEstimate()
         self.draft_link = LinkEstimate()
         self._overhead = Window(_WINDOW)
+        self._overhead_seconds: float | None = None
 
     @property
     def overhead_seconds(self) -> float:
         """T_S: what cycles took beyond the model. So a model that is too kind corrects itself."""
-        return max(self._overhead.percentile(50), 0.0)
+        if self._overhead_seconds is None:
+            self._overhead_seconds = max(self._overhead.percentile(50), 0.0)
+        return self._overhead_seconds
 
     def note_cycle(self, shape: Shape, num_cohorts: int, seconds: float, costs: CycleCosts) -> None:
         """Takes the measured time of a speculating cycle.
@@ -53,6 +56,7 @@ class Costs:
         if shape.num_speculating > 0:
             modelled = cycle_of(shape, num_cohorts, costs).seconds - costs.overhead_seconds
             self._overhead.note(seconds - modelled)
+            self._overhead_seconds = None
 
     def of_shape(self, shape: Shape, num_cohorts: int, num_context: int, num_bytes: RoundBytes) -> CycleCosts:
         """What a cycle of this shape needs, as it was measured: T_S is what is left of a cycle, and must
