@@ -207,7 +207,8 @@ async def test_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was() -> None:
     assert process.returncode == 0, err.decode()
     assert b"Traceback" not in err
     assert seen.endswith(b"\x1b[?25h\x1b[?1049l"), "the cursor is back, and what was there before"
-    lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode().splitlines()
+    # The frame that the signal came into may be cut inside a character; it is gone with the other screen.
+    lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode(errors="replace").splitlines()
     assert max(map(len, lines)) <= 50
 
 
