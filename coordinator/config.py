@@ -32,7 +32,7 @@ class CoordinatorConfig(ServiceConfig):
     # The token that target and drafter are shown; they need TLS or a Unix socket then.
     token_file: Path | None = None
 
-    # Unset: the drafter's block (7 without a drafter), and one row more than that.
+    # Both unset: the tuner chooses from round to round, up to the drafter's block (7 without a drafter).
     num_draft_tokens: int | None = Field(default=None, ge=0, le=255)
     verify_block_size: int | None = Field(default=None, ge=1, le=256)
     source: SourceName = "auto"
