@@ -14,7 +14,7 @@ import torch
 from coordinator.client import AsyncClient
 from coordinator.config import CoordinatorConfig
 from coordinator.startup import start_coordinator
-from deploy.bench import link_model, pipeline, replay, round_overhead, tuner
+from deploy.bench import coordinator_capacity, link_model, pipeline, replay, round_overhead, tuner
 from deploy.bench.coordinator_capacity import SHAPE
 from deploy.bench.fake_cluster import Front, Guard, Variant
 from deploy.bench.fake_service import FakeStackOptions
@@ -142,6 +142,17 @@ async def test_coordinator_capacity_in_small() -> None:
     assert (flood.num_texts, flood.num_rounds) == (4, 20)
     await running.stop()
     await asyncio.gather(draft.stop(0), target.stop(0))
+
+
+def test_capacity_tells_rate_and_cost() -> None:
+    runs = [
+        {"arm": arm, "value": value}
+        for rate, cost in ((1900.0, 310.0), (2100.0, 290.0), (2300.0, 300.0))
+        for arm, value in ((coordinator_capacity.RATE, rate), (coordinator_capacity.COST, cost))
+    ]
+    outcome = coordinator_capacity.judge(runs)
+    assert (outcome.value, outcome.passed) == (2100.0, True)
+    assert outcome.unit == "request-rounds/s; 300 us of coordinator CPU a request-round"
 
 
 def test_the_model_of_set_costs_is_the_tuners() -> None:
