@@ -43,6 +43,9 @@ class Planned:
         rate = evaluate(sizes, usual.num_cohorts, self.survivals, self.costs)
         seconds = cycle_of(shape_of(sizes), usual.num_cohorts, self.costs).seconds
         lost_seconds = seconds * (1.0 - rate / usual.tokens_per_second)
+        # A Run that is left must be held, and begun again: the wire's time, of a part of the requests.
+        num_left = sum(size > 1 for size, before in zip(sizes, usual.block_sizes, strict=True) if before == 1)
+        lost_seconds += self.costs.network_seconds * num_left / len(sizes)
         usual_seconds = cycle_of(shape_of(usual.block_sizes), usual.num_cohorts, self.costs).seconds
         return probe_probability(usual_seconds / num_probes, lost_seconds, settings)
 
