@@ -66,8 +66,7 @@ class EnginePort:
         self._inboxes[request_id] = inbox
 
     def send(self, commands: Sequence[target_pb2.Command]) -> None:
-        for command in commands:
-            self._thread.post(command_from(command, COORDINATOR_ID))
+        self._thread.post(*(command_from(command, COORDINATOR_ID) for command in commands))
 
     def close(self, request_id: str, epoch: int, keep_length: int) -> None:
         self._inboxes.pop(request_id, None)

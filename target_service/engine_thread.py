@@ -56,7 +56,7 @@ class EngineThread:
         self._emit = emit
         self._threads = threads
         self._on_failure = on_failure
-        self._inbox: queue.SimpleQueue[Command | DropCoordinator | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Command | DropCoordinator | _Stop, ...]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._last_progress = time.monotonic()
         self._last_check = self._last_progress
@@ -64,13 +64,14 @@ class EngineThread:
     def start(self) -> None:
         self._thread.start()
 
-    def post(self, item: Command | DropCoordinator) -> None:
-        """Hands over a command; never waits. Commands of one caller keep their order."""
-        self._inbox.put(item)
+    def post(self, *items: Command | DropCoordinator) -> None:
+        """Hands over commands; never waits. Commands of one caller keep their order, and those handed
+        over together are applied together: no step begins between them, so a cohort is one step."""
+        self._inbox.put(items)
 
     def stop(self) -> None:
         """Ends the thread after the running step."""
-        self._inbox.put(_Stop())
+        self._inbox.put((_Stop(),))
         self._thread.join()
 
     def _run(self) -> None:
@@ -90,15 +91,16 @@ class EngineThread:
         """
         for _ in range(max(self._inbox.qsize(), 1)):
             try:
-                item = self._inbox.get(block=not self._engine.has_work())
+                items = self._inbox.get(block=not self._engine.has_work())
             except queue.Empty:
                 return True
-            if isinstance(item, _Stop):
-                return False
-            if isinstance(item, DropCoordinator):
-                self._engine.drop_coordinator(item.coordinator_id)
-            elif events := self._engine.apply(item):
-                self._emit(item.address.key.coordinator_id, events)
+            for item in items:
+                if isinstance(item, _Stop):
+                    return False
+                if isinstance(item, DropCoordinator):
+                    self._engine.drop_coordinator(item.coordinator_id)
+                elif events := self._engine.apply(item):
+                    self._emit(item.address.key.coordinator_id, events)
         return True
 
     def _step(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from protos import common_pb2, errors, rpc, target_pb2
@@ -113,8 +113,7 @@ class TargetService:
         elif not stream.coordinator_id:
             raise errors.InvalidRequest("the first message of a stream is Hello", field="hello")
         elif body == "commands":
-            commands = message.commands.commands
-            refusals = [refusal for each in commands if (refusal := self._post(stream, each)) is not None]
+            refusals = self._post(stream, message.commands.commands)
             if refusals:  # all in one message: what is refused must not cost more than what is done
                 events = target_pb2.EventList(events=refusals)
                 stream.outbox.put(target_pb2.TargetEvent(events=events))
@@ -147,15 +146,18 @@ class TargetService:
         welcome = common_pb2.Welcome(instance_id=instance_id, describe=self._describe)
         stream.outbox.put(target_pb2.TargetEvent(welcome=welcome))
 
-    def _post(self, stream: _Stream, command: target_pb2.Command) -> target_pb2.Event | None:
-        """Hands a command over; the refusal if it is none."""
-        try:
-            if command.open.parts > 1 and not _join_parts(stream.opens, command):
-                return None
-            self.engine_thread.post(wire_commands.command_from(command, stream.coordinator_id))
-        except errors.InvalidRequest as error:
-            return wire.refusal_to(command, error)
-        return None
+    def _post(self, stream: _Stream, commands: Iterable[target_pb2.Command]) -> list[target_pb2.Event]:
+        """Hands over what came in one message, together; returns the refusals of what is no command."""
+        read, refusals = [], []
+        for command in commands:
+            try:
+                if command.open.parts <= 1 or _join_parts(stream.opens, command):
+                    read.append(wire_commands.command_from(command, stream.coordinator_id))
+            except errors.InvalidRequest as error:
+                refusals.append(wire.refusal_to(command, error))
+        if read:
+            self.engine_thread.post(*read)
+        return refusals
 
     def _forget(self, stream: _Stream) -> None:
         """Frees the requests of a stream that ends, once."""

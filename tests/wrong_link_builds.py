@@ -15,6 +15,7 @@ from coordinator.tuner.link_estimate import LinkEstimate
 from deploy.bench import fakes
 from protos import common_pb2
 from protos.stream import Stamps
+from target_service.engine_thread import EngineThread
 from tests.wrong_builds import WrongBuild, in_module
 
 
@@ -66,6 +67,16 @@ def _coins_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "_coin", lambda request_id, position: (next(coins) * 0.61803) % 1.0)
 
 
+def _one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = EngineThread.post
+
+    def post(self: EngineThread, *items: Any) -> None:
+        for item in items:
+            right(self, item)
+
+    monkeypatch.setattr(EngineThread, "post", post)
+
+
 _MEASURING = "tests/test_link_measuring.py::"
 _EMULATION = "tests/test_emulation.py::"
 
@@ -100,6 +111,11 @@ LINK_BUILDS: dict[str, WrongBuild] = {
         "the emulated link delays only what leaves",
         _one_way_only,
         _EMULATION + "test_the_drafters_link_measures_the_emulated_distance",
+    ),
+    "cohort-in-pieces": WrongBuild(
+        "an idle engine begins a step after the first command of a message",
+        _one_by_one,
+        "tests/test_engine_thread.py::test_commands_of_one_message_are_one_step_of_an_idle_engine",
     ),
     "luck-by-arm": WrongBuild(
         "what the fake drafter knows depends on how often it is asked",
