@@ -115,7 +115,7 @@ LINK_BUILDS: dict[str, WrongBuild] = {
     "cohort-in-pieces": WrongBuild(
         "an idle engine begins a step after the first command of a message",
         _one_by_one,
-        "tests/test_engine_thread.py::test_commands_of_one_message_are_one_step_of_an_idle_engine",
+        "tests/test_engine_messages.py::test_commands_of_one_message_are_one_step_of_an_idle_engine",
     ),
     "luck-by-arm": WrongBuild(
         "what the fake drafter knows depends on how often it is asked",
