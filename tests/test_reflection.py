@@ -54,7 +54,8 @@ async def test_the_port_tells_of_itself() -> None:
         "grpc.reflection.v1alpha.ServerReflection",
     }
     assert found["methods"] == [
-        *("Abort", "Generate", "GetServerInfo", "ListModels", "SetSpeculation", "Tokenize")
+        *("Abort", "ExplainTuner", "Generate", "GetServerInfo", "GetStats", "ListModels"),
+        *("SetSpeculation", "Tokenize", "WatchRounds"),
     ]
     assert found["tokens"] == list(range(5))
     assert found["statuses"] == [health_pb2.HealthCheckResponse.SERVING] * 2
