@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from coordinator.departures import Cohort, Departures, Pace
+from coordinator.members import Assignment, Member
 from coordinator.prices import Prices, WaitingOffer
 from coordinator.spent import Company
 from coordinator.trace.record import Share
@@ -25,38 +25,6 @@ from coordinator.tuner.verify import SeeingDraft, sizes_of_seeing_round
 # So many cycles are measured all, after that one in some: what is left over of them changes slowly.
 _ALL_CYCLES = 200
 _EVERY = 4
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a member does in its next round, unless something better is at hand.
-
-    Args:
-        block_size: `v`; 1 is a Run.
-    """
-
-    block_size: int = 1
-    is_probe: bool = False
-
-
-@dataclass(eq=False)
-class Member:
-    """A request that is decided for.
-
-    Args:
-        describe: what it could draft now.
-        is_used: it has done what it was last assigned. is_held: it is about to, its Run is ending; so
-            the assignment stays.
-        did_size: rows of its last draft, also while the next one is under way; 1 in a Run.
-    """
-
-    request_id: str
-    describe: Callable[[], TunedRequest]
-    assignment: Assignment = field(default_factory=Assignment)
-    is_used: bool = True
-    is_held: bool = False
-    did_size: int = 1
-    has_left: bool = False
 
 
 class Cohorts:
@@ -80,6 +48,8 @@ class Cohorts:
         self._num_tokens = 0
         self._num_renewals = 0
         self._is_regular = False
+        # Who drafted in the last cycle, in the order of the members; None when it was no regular one.
+        self._drafted: tuple[bool, ...] | None = None
         self._sizing: dict[Cohort, list[tuple[SeeingDraft | None, asyncio.Future[int]]]] = {}
 
     @property
@@ -90,6 +60,11 @@ class Cohorts:
     @property
     def num_members(self) -> int:
         return len(self._members)
+
+    @property
+    def num_drafting(self) -> int:
+        """Members that are to draft in this cycle."""
+        return sum(member.assignment.block_size > 1 for member in self._members.values())
 
     @property
     def num_draft_tokens(self) -> int:
@@ -187,10 +162,7 @@ class Cohorts:
 
     def _renew(self) -> None:
         members, now = list(self._members.values()), self._now()
-        self._num_renewals += 1
-        is_looked_at = self._num_renewals < _ALL_CYCLES or self._num_renewals % _EVERY == 0
-        if is_looked_at and self._decision is not None and not self._is_changed:
-            self._note_cycle(members, now)
+        self._note_cycle(members, now)
         decision = self.tuner.decide([member.describe() for member in members])
         assigned = zip(members, decision.block_sizes, decision.is_probe, strict=True)
         for member, size, is_probe in assigned:
@@ -203,12 +175,20 @@ class Cohorts:
         self._is_changed, self._is_regular = False, True
 
     def _note_cycle(self, members: Sequence[Member], now: float) -> None:
-        """Measures the cycle that ends now, if every member did what was decided."""
-        assert self._decision is not None
+        """Measures the cycle that ends now, if every member did what was decided, and the one before it was
+        of the same kind: what the way from a Run to a draft or from a lookup to one takes is no cycle."""
+        before, self._drafted = self._drafted, None
+        self._num_renewals += 1
         seconds = now - self._started
-        if self._is_regular and seconds > 0 and all(member.is_used for member in members):
-            shape = shape_of([member.did_size for member in members])
-            self.tuner.note_cycle(self._decision, shape, self._num_tokens, seconds)
+        if self._decision is None or self._is_changed or not self._is_regular or seconds <= 0:
+            return
+        if not all(member.is_used for member in members):
+            return
+        sizes = [member.did_size for member in members]
+        self._drafted = tuple(size > 1 for size in sizes)
+        is_looked_at = self._num_renewals < _ALL_CYCLES or self._num_renewals % _EVERY == 0
+        if is_looked_at and self._drafted == before:
+            self.tuner.note_cycle(self._decision, shape_of(sizes), self._num_tokens, seconds)
 
     def _together(self, cohort: Cohort, draft: SeeingDraft | None) -> asyncio.Future[int]:
         """`v`; of no draft it means nothing."""
@@ -239,7 +219,8 @@ class Cohorts:
         if decision is None:
             return Pace()
         plan = decision.plan
-        drafting = sum(member.assignment.block_size > 1 for member in self._members.values())
         seconds = cycle_of(shape_of(plan.block_sizes), plan.num_cohorts, decision.costs).seconds
         k = max(plan.num_draft_tokens, 1)
-        return Pace(plan.num_cohorts, drafting, seconds, lambda size: self.tuner.costs.draft.seconds(size, k))
+        return Pace(
+            plan.num_cohorts, self.num_drafting, seconds, lambda size: self.tuner.costs.draft.seconds(size, k)
+        )

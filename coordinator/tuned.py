@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.cohorts import Assignment, Cohorts, Member
+from coordinator.cohorts import Cohorts
 from coordinator.ledger import Block
+from coordinator.members import Assignment, Member
 from coordinator.prices import WaitingOffer
 from coordinator.request import Request
 from coordinator.session import Session
@@ -214,6 +215,8 @@ class TunedSteering:
             name = self._classes.lookup(view.lookup_length)
             found.append(WaitingOffer(Source.LOOKUP, name, min(len(view.lookup), most)))
         tail = self._tail
-        if tail.tokens and most > 0 and tail.num_tokens == len(self._session.tokens):
+        # Beside others a tail would be a step of its own, which all of them wait for: a new draft is not.
+        is_alone = self._cohorts.num_drafting <= 1
+        if is_alone and tail.tokens and most > 0 and tail.num_tokens == len(self._session.tokens):
             found.append(WaitingOffer(Source.TAIL, self._classes.tail, min(len(tail.tokens), most)))
         return found

@@ -36,7 +36,7 @@ def tokens_per_second(num_requests: int, acceptance: float, rtt: float, fields: 
 
 @pytest.mark.parametrize(
     ("num_requests", "acceptance", "rtt"),
-    [(1, 0.8, 0.0), (1, 0.0, 0.02), (2, 0.5, 0.02), (4, 0.8, 0.0)],
+    [(1, 0.8, 0.0), (1, 0.0, 0.02), (2, 0.5, 0.02), (4, 0.8, 0.0), (8, 0.8, 0.0)],
 )
 def test_as_fast_as_the_best_fixed_choice(num_requests: int, acceptance: float, rtt: float) -> None:
     fixed = [tokens_per_second(num_requests, acceptance, rtt, fields) for fields in FIXED]

@@ -50,6 +50,14 @@ class Planned:
         return probe_probability(usual_seconds / num_probes, lost_seconds, settings)
 
 
+def way_share(before: Choice, best: Choice, costs: CycleCosts, num_cycles: int) -> float:
+    """What the way from Runs to drafts takes, as a share of so many cycles: a Run must be held first."""
+    if before.num_draft_tokens > 0 or best.num_draft_tokens == 0:
+        return 0.0
+    cycle = cycle_of(shape_of(best.block_sizes), best.num_cohorts, costs)
+    return costs.network_seconds / (num_cycles * cycle.seconds)
+
+
 def settle(before: Choice, best: Choice, margin: float) -> Choice:
     """Stays with the plan before unless a change is worth it; `Run` needs no margin to win.
 

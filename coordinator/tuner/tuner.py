@@ -13,7 +13,7 @@ from coordinator.tuner.choose import MAX_COHORTS, Choice, evaluate
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
 from coordinator.tuner.cycle import CycleCosts, Shape
 from coordinator.tuner.explain import Explanation, fixed_sizes
-from coordinator.tuner.planned import Planned, TunedRequest, fits, settle
+from coordinator.tuner.planned import Planned, TunedRequest, fits, settle, way_share
 from coordinator.tuner.probing import ProbeSettings, is_surprise, longest_probe, other_size
 from coordinator.tuner.running import RunningMean
 from coordinator.tuner.search import Search
@@ -163,7 +163,8 @@ class Tuner:
             rate = evaluate(
                 before.choice.block_sizes, before.choice.num_cohorts, search.survivals, search.costs
             )
-            kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin)
+            way = way_share(before.choice, best, search.costs, self._settings.cycles_per_plan)
+            kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin + way)
         self._planned = Planned(requests, search.survivals, search.costs, kept, kept is not best)
         is_stable = before is not None and is_same and kept.block_sizes == before.choice.block_sizes
         most = max(self._settings.cycles_per_plan, len(requests))
