@@ -261,7 +261,7 @@ async def test_a_few_hundred_hostile_messages_do_no_harm() -> None:
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_ten_thousand_hostile_messages_for_each_service_do_no_harm() -> None:
-    codes = await fuzz(10_500)  # some that are drawn are good after all, and are not sent
+    codes = await fuzz(10_500)  # unary methods get less than their share
     assert codes.total() >= 30_000
     assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 5_000
 
