@@ -20,9 +20,12 @@ __all__ = ["chat", "coordinator", "generate"]
 
 
 def coordinator(
-    target_address: Annotated[str | None, typer.Option(help="Where the target service listens.")] = None,
+    target_address: Annotated[
+        str | None, typer.Option(help="Where the target service listens; of several replicas: A,B,..")
+    ] = None,
     draft_address: Annotated[
-        str | None, typer.Option(help="Where the draft service listens; without it: lookup drafts only.")
+        str | None,
+        typer.Option(help="Where the draft service listens, A,B,.. for several; without it: lookup only."),
     ] = None,
     address: Annotated[str | None, typer.Option(help="Where to listen; port 0 picks a free one.")] = None,
     admin_address: Annotated[

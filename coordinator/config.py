@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from coordinator.addresses import addresses_in
 from coordinator.emulation import LinkShape, parse_link
 from protos.config import ServiceConfig
 from protos.errors import InvalidRequest
@@ -23,6 +24,7 @@ class CoordinatorConfig(ServiceConfig):
         env_prefix="DLITE_COORDINATOR_", frozen=True, extra="forbid", protected_namespaces=()
     )
 
+    # One, or several with commas between them (a list in YAML); both may be changed while it runs.
     target_address: str = Field(min_length=1)
     draft_address: str | None = None
     address: str = "127.0.0.1:0"
@@ -66,6 +68,17 @@ class CoordinatorConfig(ServiceConfig):
     emulate_target_link: str | None = None
     emulate_draft_link: str | None = None
 
+    @field_validator("target_address", "draft_address", mode="before")
+    @classmethod
+    def _are_addresses(cls, value: object) -> object:
+        text = ",".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(text, str):
+            try:
+                addresses_in(text)
+            except InvalidRequest as error:
+                raise ValueError(error.message) from error
+        return text
+
     @field_validator("emulate_target_link", "emulate_draft_link")
     @classmethod
     def _can_be_emulated(cls, text: str | None) -> str | None:
@@ -75,6 +88,15 @@ class CoordinatorConfig(ServiceConfig):
             except InvalidRequest as error:
                 raise ValueError(error.message) from error
         return text
+
+    @property
+    def target_addresses(self) -> tuple[str, ...]:
+        """At least one."""
+        return addresses_in(self.target_address)
+
+    @property
+    def draft_addresses(self) -> tuple[str, ...]:
+        return addresses_in(self.draft_address or "")
 
     @property
     def emulated_target_link(self) -> LinkShape | None:

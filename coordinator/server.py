@@ -19,8 +19,10 @@ from protos.errors import TimedOut, Unauthenticated
 from protos.tokens import TokenTable, bearer_token
 
 NAME = "dlite.v1.Coordinator"
-# They show what runs, whoever's it is.
-OPERATOR_METHODS = frozenset(f"/{NAME}/{name}" for name in ("GetStats", "WatchRounds", "ExplainTuner"))
+# They show what runs, whoever's it is, or change what it runs on.
+OPERATOR_METHODS = frozenset(
+    f"/{NAME}/{name}" for name in ("GetStats", "WatchRounds", "ExplainTuner", "ListReplicas", "SetReplicas")
+)
 _STATUS_SECONDS = 1.0
 # A request ends this long before its caller's deadline (at most a tenth of it), so that the usage
 # still arrives.

@@ -43,6 +43,7 @@ VERBS = {
     ),
     "tune": Verb("coordinator.trace.cli", "what the tuner believes, chose and measured; replay a trace"),
     "top": Verb("coordinator.trace.cli", "watch a coordinator live"),
+    "replicas": Verb("coordinator.replicas_cli", "the targets and drafters of a coordinator; change them"),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),

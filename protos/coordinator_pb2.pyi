@@ -22,6 +22,21 @@ class ProposalSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROPOSAL_SOURCE_DRAFTER: _ClassVar[ProposalSource]
     PROPOSAL_SOURCE_LOOKUP: _ClassVar[ProposalSource]
     PROPOSAL_SOURCE_LOOKUP_THEN_DRAFTER: _ClassVar[ProposalSource]
+
+class ReplicaKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_KIND_UNSPECIFIED: _ClassVar[ReplicaKind]
+    REPLICA_KIND_TARGET: _ClassVar[ReplicaKind]
+    REPLICA_KIND_DRAFTER: _ClassVar[ReplicaKind]
+
+class ReplicaState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_STATE_UNSPECIFIED: _ClassVar[ReplicaState]
+    REPLICA_STATE_CONNECTING: _ClassVar[ReplicaState]
+    REPLICA_STATE_SERVING: _ClassVar[ReplicaState]
+    REPLICA_STATE_REFUSED: _ClassVar[ReplicaState]
+    REPLICA_STATE_DRAINING: _ClassVar[ReplicaState]
+    REPLICA_STATE_LOST: _ClassVar[ReplicaState]
 SPECULATION_MODE_AUTO: SpeculationMode
 SPECULATION_MODE_OFF: SpeculationMode
 SPECULATION_MODE_COUPLED: SpeculationMode
@@ -31,6 +46,15 @@ PROPOSAL_SOURCE_AUTO: ProposalSource
 PROPOSAL_SOURCE_DRAFTER: ProposalSource
 PROPOSAL_SOURCE_LOOKUP: ProposalSource
 PROPOSAL_SOURCE_LOOKUP_THEN_DRAFTER: ProposalSource
+REPLICA_KIND_UNSPECIFIED: ReplicaKind
+REPLICA_KIND_TARGET: ReplicaKind
+REPLICA_KIND_DRAFTER: ReplicaKind
+REPLICA_STATE_UNSPECIFIED: ReplicaState
+REPLICA_STATE_CONNECTING: ReplicaState
+REPLICA_STATE_SERVING: ReplicaState
+REPLICA_STATE_REFUSED: ReplicaState
+REPLICA_STATE_DRAINING: ReplicaState
+REPLICA_STATE_LOST: ReplicaState
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content", "tool_calls", "tool_call_id")
@@ -436,7 +460,7 @@ class RoundSums(_message.Message):
     def __init__(self, source: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_drafted: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., draft_seconds: _Optional[float] = ..., verify_seconds: _Optional[float] = ..., target_network_seconds: _Optional[float] = ..., draft_network_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., scheduling_seconds: _Optional[float] = ..., num_rounds_by_cohorts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LinkStats(_message.Message):
-    __slots__ = ("name", "is_connected", "rtt_seconds", "num_lost", "num_stale", "rtt_p99_seconds", "jitter_seconds", "bytes_per_second")
+    __slots__ = ("name", "is_connected", "rtt_seconds", "num_lost", "num_stale", "rtt_p99_seconds", "jitter_seconds", "bytes_per_second", "address")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     RTT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +469,7 @@ class LinkStats(_message.Message):
     RTT_P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
     JITTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     is_connected: bool
     rtt_seconds: float
@@ -453,7 +478,8 @@ class LinkStats(_message.Message):
     rtt_p99_seconds: float
     jitter_seconds: float
     bytes_per_second: float
-    def __init__(self, name: _Optional[str] = ..., is_connected: _Optional[bool] = ..., rtt_seconds: _Optional[float] = ..., num_lost: _Optional[int] = ..., num_stale: _Optional[int] = ..., rtt_p99_seconds: _Optional[float] = ..., jitter_seconds: _Optional[float] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
+    address: str
+    def __init__(self, name: _Optional[str] = ..., is_connected: _Optional[bool] = ..., rtt_seconds: _Optional[float] = ..., num_lost: _Optional[int] = ..., num_stale: _Optional[int] = ..., rtt_p99_seconds: _Optional[float] = ..., jitter_seconds: _Optional[float] = ..., bytes_per_second: _Optional[float] = ..., address: _Optional[str] = ...) -> None: ...
 
 class KvStats(_message.Message):
     __slots__ = ("pages_held", "pages_cached", "num_pages")
@@ -476,11 +502,13 @@ class WatchRoundsResponse(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class ExplainTunerRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("target_address",)
+    TARGET_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    target_address: str
+    def __init__(self, target_address: _Optional[str] = ...) -> None: ...
 
 class ExplainTunerResponse(_message.Message):
-    __slots__ = ("has_plan", "num_requests", "acceptance", "sizes", "chosen_sizes", "num_cohorts", "tokens_per_second", "is_kept")
+    __slots__ = ("has_plan", "num_requests", "acceptance", "sizes", "chosen_sizes", "num_cohorts", "tokens_per_second", "is_kept", "target_address")
     HAS_PLAN_FIELD_NUMBER: _ClassVar[int]
     NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -489,6 +517,7 @@ class ExplainTunerResponse(_message.Message):
     NUM_COHORTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     IS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     has_plan: bool
     num_requests: int
     acceptance: _containers.RepeatedScalarFieldContainer[float]
@@ -497,7 +526,8 @@ class ExplainTunerResponse(_message.Message):
     num_cohorts: int
     tokens_per_second: float
     is_kept: bool
-    def __init__(self, has_plan: _Optional[bool] = ..., num_requests: _Optional[int] = ..., acceptance: _Optional[_Iterable[float]] = ..., sizes: _Optional[_Iterable[_Union[TunedSize, _Mapping]]] = ..., chosen_sizes: _Optional[_Iterable[int]] = ..., num_cohorts: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., is_kept: _Optional[bool] = ...) -> None: ...
+    target_address: str
+    def __init__(self, has_plan: _Optional[bool] = ..., num_requests: _Optional[int] = ..., acceptance: _Optional[_Iterable[float]] = ..., sizes: _Optional[_Iterable[_Union[TunedSize, _Mapping]]] = ..., chosen_sizes: _Optional[_Iterable[int]] = ..., num_cohorts: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., is_kept: _Optional[bool] = ..., target_address: _Optional[str] = ...) -> None: ...
 
 class TunedSize(_message.Message):
     __slots__ = ("block_size", "num_cohorts", "predicted", "measured")
@@ -510,3 +540,67 @@ class TunedSize(_message.Message):
     predicted: float
     measured: float
     def __init__(self, block_size: _Optional[int] = ..., num_cohorts: _Optional[int] = ..., predicted: _Optional[float] = ..., measured: _Optional[float] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("kind", "address", "state", "num_running", "fingerprint", "num_served", "num_lost", "last_error")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    NUM_SERVED_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOST_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    kind: ReplicaKind
+    address: str
+    state: ReplicaState
+    num_running: int
+    fingerprint: str
+    num_served: int
+    num_lost: int
+    last_error: str
+    def __init__(self, kind: _Optional[_Union[ReplicaKind, str]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., num_running: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_served: _Optional[int] = ..., num_lost: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class DraftSums(_message.Message):
+    __slots__ = ("fingerprint", "num_rounds", "num_proposed", "num_verified", "num_accepted", "num_tokens")
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    NUM_VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: str
+    num_rounds: int
+    num_proposed: int
+    num_verified: int
+    num_accepted: int
+    num_tokens: int
+    def __init__(self, fingerprint: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_proposed: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+
+class ListReplicasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListReplicasResponse(_message.Message):
+    __slots__ = ("replicas", "drafts")
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    drafts: _containers.RepeatedCompositeFieldContainer[DraftSums]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drafts: _Optional[_Iterable[_Union[DraftSums, _Mapping]]] = ...) -> None: ...
+
+class SetReplicasRequest(_message.Message):
+    __slots__ = ("target_addresses", "draft_addresses", "keep_drafters")
+    TARGET_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_DRAFTERS_FIELD_NUMBER: _ClassVar[int]
+    target_addresses: _containers.RepeatedScalarFieldContainer[str]
+    draft_addresses: _containers.RepeatedScalarFieldContainer[str]
+    keep_drafters: bool
+    def __init__(self, target_addresses: _Optional[_Iterable[str]] = ..., draft_addresses: _Optional[_Iterable[str]] = ..., keep_drafters: _Optional[bool] = ...) -> None: ...
+
+class SetReplicasResponse(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...

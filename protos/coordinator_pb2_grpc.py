@@ -79,6 +79,16 @@ class CoordinatorStub:
                 request_serializer=protos_dot_coordinator__pb2.ExplainTunerRequest.SerializeToString,
                 response_deserializer=protos_dot_coordinator__pb2.ExplainTunerResponse.FromString,
                 _registered_method=True)
+        self.ListReplicas = channel.unary_unary(
+                '/dlite.v1.Coordinator/ListReplicas',
+                request_serializer=protos_dot_coordinator__pb2.ListReplicasRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.ListReplicasResponse.FromString,
+                _registered_method=True)
+        self.SetReplicas = channel.unary_unary(
+                '/dlite.v1.Coordinator/SetReplicas',
+                request_serializer=protos_dot_coordinator__pb2.SetReplicasRequest.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.SetReplicasResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -143,6 +153,21 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListReplicas(self, request, context):
+        """The replicas behind this coordinator, for its operator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetReplicas(self, request, context):
+        """Which replicas there shall be: new ones are connected, those that are missing drain. Answers at once;
+        the same lists again change nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -190,6 +215,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ExplainTuner,
                     request_deserializer=protos_dot_coordinator__pb2.ExplainTunerRequest.FromString,
                     response_serializer=protos_dot_coordinator__pb2.ExplainTunerResponse.SerializeToString,
+            ),
+            'ListReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReplicas,
+                    request_deserializer=protos_dot_coordinator__pb2.ListReplicasRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.ListReplicasResponse.SerializeToString,
+            ),
+            'SetReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetReplicas,
+                    request_deserializer=protos_dot_coordinator__pb2.SetReplicasRequest.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.SetReplicasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -435,6 +470,60 @@ class Coordinator:
             '/dlite.v1.Coordinator/ExplainTuner',
             protos_dot_coordinator__pb2.ExplainTunerRequest.SerializeToString,
             protos_dot_coordinator__pb2.ExplainTunerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dlite.v1.Coordinator/ListReplicas',
+            protos_dot_coordinator__pb2.ListReplicasRequest.SerializeToString,
+            protos_dot_coordinator__pb2.ListReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dlite.v1.Coordinator/SetReplicas',
+            protos_dot_coordinator__pb2.SetReplicasRequest.SerializeToString,
+            protos_dot_coordinator__pb2.SetReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,27 @@
+"""Lists of addresses in flags, environment and files: `host:port,host:port`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protos.errors import InvalidRequest
+
+
+def addresses_in(text: str, field: str = "") -> tuple[str, ...]:
+    """The addresses of a list, in order; none of an empty text.
+
+    Raises:
+        InvalidRequest: an entry is empty or comes twice.
+    """
+    found = tuple(each.strip() for each in text.split(",")) if text.strip() else ()
+    check_addresses(found, field)
+    return found
+
+
+def check_addresses(addresses: Sequence[str], field: str) -> None:
+    """Raises InvalidRequest, naming the field, for what is no address or comes twice."""
+    for address in addresses:
+        if not address or address != address.strip() or "," in address:
+            raise InvalidRequest(f"{address!r} is no address", field=field)
+    if len(set(addresses)) != len(addresses):
+        raise InvalidRequest("names an address twice", field=field)
