@@ -55,7 +55,7 @@ async def test_the_port_tells_of_itself() -> None:
     }
     assert found["methods"] == [
         *("Abort", "ExplainTuner", "Generate", "GetServerInfo", "GetStats", "ListModels"),
-        *("SetSpeculation", "Tokenize", "WatchRounds"),
+        *("ListReplicas", "SetReplicas", "SetSpeculation", "Tokenize", "WatchRounds"),
     ]
     assert found["tokens"] == list(range(5))
     assert found["statuses"] == [health_pb2.HealthCheckResponse.SERVING] * 2
