@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from weakref import WeakSet
 
 from coordinator.commands import tensor_bytes
 from coordinator.emulation import LinkShape
 from coordinator.links import ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_pairing, check_protocol
+from coordinator.question import Author, Key, Question
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
-from protos.errors import ContractMismatch, Unavailable
+from protos.errors import ContractMismatch
 from protos.security import Address
 from protos.splice import Spliced
 from protos.stream import Outbox, Stamps
@@ -21,8 +23,6 @@ from protos.stream import Outbox, Stamps
 log = logging.getLogger("dlite.links")
 METHOD = "/dlite.v1.Draft/Propose"
 _ITEM_OVERHEAD_BYTES = 512
-
-Key = tuple[str, int, int]
 
 
 class Breaker:
@@ -62,11 +62,12 @@ def _pack(items: list[draft_pb2.ProposeItem]) -> Spliced:
 
 
 class DraftLink:
-    """A `DraftPort` over gRPC.
+    """One replica behind gRPC (see `draft_pool.Replica`).
 
     Args:
         target: what the drafter must fit to.
         emulated: what the link shall be like; None for as it is.
+        on_change: called when the replica came, went or was refused.
     """
 
     def __init__(
@@ -76,18 +77,23 @@ class DraftLink:
         target: common_pb2.Describe,
         now: Callable[[], float] = time.monotonic,
         emulated: LinkShape | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.refusal = ""
+        self.last_error = ""
+        self.author = Author(str(address))
         self.estimate = LinkEstimate()
         self.num_lost = 0
         self.num_stale = 0
+        self._estimates = WeakSet([self.estimate])
         self._coordinator_id = coordinator_id
         self._target = target
+        self._on_change = on_change
         self._breaker = Breaker(now)
         self._describe: common_pb2.Describe | None = None
         self._connected = asyncio.Event()
         self._settled = asyncio.Event()
-        self._pending: dict[Key, asyncio.Future[draft_pb2.Proposal]] = {}
+        self._pending: dict[Key, Question] = {}
         self._outbox: ItemOutbox[draft_pb2.ProposeItem] | None = None
         self._stamps = Stamps()
         self._link = StreamLink(address, METHOD, self, emulated)
@@ -105,8 +111,13 @@ class DraftLink:
         return self.is_connected and self._breaker.allows
 
     def measure_into(self, estimate: LinkEstimate) -> None:
-        """From now on round trips are told to this estimate."""
-        self.estimate = estimate
+        """From now on round trips are told to this estimate too."""
+        self._estimates.add(estimate)
+
+    @property
+    def pending(self) -> Collection[Question]:
+        """Questions that were asked here and are not over."""
+        return self._pending.values()
 
     @property
     def rtt_seconds(self) -> float | None:
@@ -128,25 +139,25 @@ class DraftLink:
             return False
         return True
 
-    def propose(self, item: draft_pb2.ProposeItem) -> asyncio.Future[draft_pb2.Proposal]:
-        future: asyncio.Future[draft_pb2.Proposal] = asyncio.get_running_loop().create_future()
+    def ask(self, question: Question) -> None:
+        """Asks; without a connection the question is lost at once. Those asked together travel together."""
+        question.holders.append(self)
         if self._outbox is None or not self.is_connected:
-            future.set_exception(Unavailable("no drafter is connected"))
-            return future
-        key = (item.request_id, item.epoch, item.round)
-        self._pending[key] = future
-        future.add_done_callback(lambda done: self._forget(key, done))
+            question.lose(self, "no drafter is connected")
+            return
+        self._pending[question.key] = question
         self._breaker.note_asked()
+        item = question.item_for(self._describe)
         self._outbox.put_item(item, tensor_bytes(item.features) + _ITEM_OVERHEAD_BYTES)
-        return future
+
+    def forget(self, question: Question) -> None:
+        # The same question may have been asked again meanwhile.
+        if self._pending.get(question.key) is question:
+            del self._pending[question.key]
 
     def note_failure(self) -> None:
+        """Says that an answer was late or of no use: `is_available` turns false for a while."""
         self._breaker.note_failure()
-
-    def _forget(self, key: Key, done: asyncio.Future[draft_pb2.Proposal]) -> None:
-        # The same question may have been asked again meanwhile.
-        if self._pending.get(key) is done:
-            del self._pending[key]
 
     # What follows is called by the stream.
 
@@ -175,15 +186,18 @@ class DraftLink:
     def on_round_trip(self, rtt_seconds: float, num_bytes: int) -> None:
         # The first round trip of a stream, Hello and Welcome, has the making of the connection in it.
         if self.is_connected:
-            self.estimate.note(rtt_seconds, num_bytes)
+            for estimate in self._estimates:
+                estimate.note(rtt_seconds, num_bytes)
 
     def on_lost(self, reason: str) -> None:
         self._outbox = None
         self.num_lost += self.is_connected
+        self.last_error = reason
         self._connected.clear()
-        for future in list(self._pending.values()):
-            if not future.done():
-                future.set_exception(Unavailable(f"the drafter's stream is lost: {reason}"))
+        self._on_change()
+        lost, self._pending = self._pending, {}
+        for question in lost.values():
+            question.lose(self, f"the drafter's stream is lost: {reason}")
 
     def _on_welcome(self, describe: common_pb2.Describe) -> None:
         try:
@@ -192,18 +206,21 @@ class DraftLink:
         except ContractMismatch as error:
             self.refusal = f"drafter refused: {error}"
             self._settled.set()
+            self._on_change()
             raise
         self.refusal = ""
         self._describe = describe
+        self.author = Author(self.author.address, describe.fingerprint)
         self._breaker.note_answer()
         self._connected.set()
         self._settled.set()
+        self._on_change()
 
     def _on_proposal(self, proposal: draft_pb2.Proposal) -> None:
-        future = self._pending.get((proposal.request_id, proposal.epoch, proposal.round))
+        question = self._pending.pop((proposal.request_id, proposal.epoch, proposal.round), None)
         # A late answer has nobody waiting: dropped, and no sign of health.
-        if future is None or future.done():
+        if question is None or question.done():
             self.num_stale += 1
             return
         self._breaker.note_answer()
-        future.set_result(proposal)
+        question.answer(self, proposal)

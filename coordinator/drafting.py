@@ -19,17 +19,18 @@ async def ask(
 ) -> draft_pb2.Proposal | None:
     """The drafter's answer, or None when it is late, gone, refused or of no use."""
     try:
+        asked = drafter.propose(item)
         async with asyncio.timeout(timeout_seconds):
-            proposal = await drafter.propose(item)
+            proposal = await asked
     except TimeoutError:
-        drafter.note_failure()
+        drafter.note_failure(asked)
         return None
     except Unavailable:
         return None
     problem = find_problem(item, proposal, vocab_size)
     if problem:
         log.warning("round %d of %s is not drafted: %s", item.round, item.request_id, problem)
-        drafter.note_failure()
+        drafter.note_failure(asked)
         return None
     return proposal
 

@@ -112,8 +112,12 @@ class DraftPort(Protocol):
         """
         ...
 
-    def note_failure(self) -> None:
-        """Says that an answer was late or of no use: `is_available` turns false for a while."""
+    def note_failure(self, asked: Awaitable[draft_pb2.Proposal]) -> None:
+        """Says that the answer to this was late or of no use: whoever was asked is left alone for a while.
+
+        Args:
+            asked: what `propose` gave.
+        """
         ...
 
 

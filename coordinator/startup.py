@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator.admin import AdminServer
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
 from coordinator.draft_link import DraftLink
+from coordinator.draft_pool import DraftPool
 from coordinator.gauges import Gauges, Link
 from coordinator.server import OPERATOR_METHODS, CoordinatorServicer
 from coordinator.services import Backends
@@ -19,7 +21,7 @@ from coordinator.target_link import TargetLink
 from coordinator.tenants import Tenants, read_tenants
 from coordinator.tokenizer_fetch import fetch_tokenizer
 from coordinator.trace.watch import Watch, start_watch
-from protos import rpc
+from protos import common_pb2, rpc
 from protos.errors import Unavailable
 from protos.security import ClientSecurity, Endpoint, SecurityFiles, ServerSecurity
 
@@ -48,7 +50,7 @@ class RunningCoordinator:
 
     coordinator: Coordinator
     target: TargetLink
-    drafter: DraftLink | None
+    drafters: DraftPool
     ports: Ports
     drain_seconds: float
 
@@ -66,8 +68,7 @@ class RunningCoordinator:
         """Lets running requests end, ends the streams with an end frame, closes the ports."""
         await self.ports.server.set_ready(False)
         await self.coordinator.drain(self.drain_seconds)
-        if self.drafter is not None:
-            await self.drafter.stop()
+        await self.drafters.stop()
         await self.target.stop()
         await self.ports.stop()
 
@@ -110,7 +111,7 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     target = TargetLink(
         target_endpoint, coordinator_id, config.resend_seconds, readiness.note, emulated=shape
     )
-    drafter: DraftLink | None = None
+    drafters: DraftPool | None = None
     target.start()
     try:
         if not await target.wait_connected(config.connect_seconds):
@@ -119,22 +120,21 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
                 "is `dlite target` running there?"
             )
         tokenizer = await fetch_tokenizer(target_endpoint, target.describe.tokenizer_hash)
-        if config.draft_address:
-            endpoint = Endpoint(config.draft_address, behind)
-            drafter = await _connect_drafter(endpoint, config, coordinator_id, target)
-        backends = Backends(target, drafter, tokenizer, tenants)
+        drafters = draft_pool(config, behind, coordinator_id, target.describe)
+        await _connect(drafters, config)
+        backends = Backends(target, drafters, tokenizer, tenants)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
-        links: dict[str, Link] = {"target": target} | ({"draft": drafter} if drafter is not None else {})
+        links: dict[str, Link] = {"target": target} | ({"draft": drafters} if config.draft_addresses else {})
         watch = start_watch(coordinator, backends, links, config, target.kv_stats)
         ports = await _open_ports(config, coordinator, watch, links, front)
     except BaseException:
-        for link in (drafter, target):
+        for link in (drafters, target):
             if link is not None:
                 await link.stop()
         raise
     readiness.watch(ports.server)
     await ports.server.set_ready(target.is_connected)
-    return RunningCoordinator(coordinator, target, drafter, ports, config.drain_seconds)
+    return RunningCoordinator(coordinator, target, drafters, ports, config.drain_seconds)
 
 
 def _security(config: CoordinatorConfig, tenants: Tenants) -> tuple[ServerSecurity, ClientSecurity]:
@@ -175,13 +175,22 @@ async def _open_ports(
         raise
 
 
-async def _connect_drafter(
-    endpoint: Endpoint, config: CoordinatorConfig, coordinator_id: str, target: TargetLink
-) -> DraftLink:
-    drafter = DraftLink(endpoint, coordinator_id, target.describe, emulated=config.emulated_draft_link)
-    drafter.start()
-    if not await drafter.wait_settled(config.connect_seconds):
+def draft_pool(
+    config: CoordinatorConfig, behind: ClientSecurity, coordinator_id: str, target: common_pb2.Describe
+) -> DraftPool:
+    """The drafters of a coordinator, nobody in it yet; `target` is what they must fit to."""
+
+    def connect(address: str, on_change: Callable[[], None]) -> DraftLink:
+        shape = config.emulated_draft_link
+        endpoint = Endpoint(address, behind)
+        return DraftLink(endpoint, coordinator_id, target, emulated=shape, on_change=on_change)
+
+    return DraftPool(connect, config.draft_timeout_seconds)
+
+
+async def _connect(drafters: DraftPool, config: CoordinatorConfig) -> None:
+    drafters.set_addresses(config.draft_addresses)
+    if not await drafters.wait_settled(config.connect_seconds):
         log.warning("no drafter answers at %s: decoding without it until it comes", config.draft_address)
-    if drafter.refusal:
-        log.error("%s", drafter.refusal)
-    return drafter
+    if drafters.refusal:
+        log.error("%s", drafters.refusal)

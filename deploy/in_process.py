@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -133,7 +133,7 @@ class DrafterPort:
         self._batcher.submit(draft_wire.read_ticket(item, self, self._batcher.now_seconds()))
         return future
 
-    def note_failure(self) -> None:
+    def note_failure(self, asked: Awaitable[draft_pb2.Proposal]) -> None:
         """There is no link that could fail."""
 
     def deliver(self, answers: Sequence[Answer]) -> None:

@@ -11,7 +11,9 @@ from coordinator.answer import Answer
 from coordinator.commands import close_command
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
+from coordinator.draft_link import DraftLink
 from coordinator.ports import Inbox, StreamLost
+from coordinator.question import Question
 from coordinator.services import Backends
 from coordinator.tokenizer import Tokenizer, load_tokenizer, tokenizer_hash
 from protos import common_pb2, coordinator_pb2, draft_pb2, rpc, target_pb2
@@ -147,7 +149,7 @@ class ScriptedDrafter:
             request_id=item.request_id, epoch=item.epoch, round=item.round, tokens=tokens
         )
 
-    def note_failure(self) -> None:
+    def note_failure(self, asked: Awaitable[draft_pb2.Proposal]) -> None:
         self.num_failures += 1
 
 
@@ -308,6 +310,13 @@ async def serve_target(
         yield running.address, target
     finally:
         await running.stop(0)
+
+
+def asked(link: DraftLink, item: draft_pb2.ProposeItem) -> Question:
+    """Asks one replica, without a pool."""
+    question = Question(item)
+    link.ask(question)
+    return question
 
 
 class DraftServer:

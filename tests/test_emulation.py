@@ -18,7 +18,14 @@ from coordinator.ports import Inbox, StreamLost
 from coordinator.target_link import TargetLink
 from protos.errors import InvalidRequest
 from tests.coordinator_fakes import TableEngine
-from tests.coordinator_harness import DraftServer, describe_target, serve_drafter, serve_target, until
+from tests.coordinator_harness import (
+    DraftServer,
+    asked,
+    describe_target,
+    serve_drafter,
+    serve_target,
+    until,
+)
 from tests.test_links import event_of, item, open_command, reply
 
 
@@ -158,7 +165,7 @@ async def test_the_drafters_link_measures_the_emulated_distance() -> None:
         link.start()
         assert await link.wait_settled(5)
         for number in range(1, 6):
-            await link.propose(item(number))
+            await asked(link, item(number))
         assert link.estimate.report().num_samples == 5
         assert link.estimate.percentile(1) >= 0.030
         await link.stop()

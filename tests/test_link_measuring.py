@@ -12,7 +12,7 @@ from coordinator.gauges import Gauges
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2
 from protos.stream import Stamps
-from tests.coordinator_harness import DraftServer, describe_target, serve_drafter, until
+from tests.coordinator_harness import DraftServer, asked, describe_target, serve_drafter, until
 from tests.test_links import item, reply
 
 _PEER_CLOCK_NS = 77_000_000_000_000
@@ -132,13 +132,13 @@ async def test_a_link_measures_its_rounds_but_not_the_making_of_its_connection()
         assert link.estimate.report().num_samples == 0
         first, second = item(1), item(2)
         second.features.data = bytes(100_000)
-        await link.propose(first)
-        await link.propose(second)
+        await asked(link, first)
+        await asked(link, second)
         assert link.estimate.report().num_samples == 2
         other = LinkEstimate()
         link.measure_into(other)
-        await link.propose(draft_pb2.ProposeItem(request_id="r", epoch=5, round=3, k=2))
-        assert (link.estimate is other, other.report().num_samples) == (True, 1)
+        await asked(link, draft_pb2.ProposeItem(request_id="r", epoch=5, round=3, k=2))
+        assert (link.estimate.report().num_samples, other.report().num_samples) == (3, 1)
         names = [sample.name for metric in _gauges(link).collect() for sample in metric.samples]
         assert names.count("dlite_link_rtt_quantile_seconds") == 3
         assert "dlite_link_bytes_per_second" not in names

@@ -21,6 +21,7 @@ from protos.errors import ContractMismatch, Unavailable
 from tests.coordinator_fakes import TableEngine
 from tests.coordinator_harness import (
     DraftServer,
+    asked,
     describe_drafter,
     describe_target,
     serve_drafter,
@@ -228,7 +229,7 @@ async def test_answers_find_their_question_in_any_order() -> None:
 
     server = DraftServer(hold)
     async with drafting(server) as link:
-        answers = await asyncio.gather(*(link.propose(item(number)) for number in (1, 2, 3)))
+        answers = await asyncio.gather(*(asked(link, item(number)) for number in (1, 2, 3)))
         assert [answer.tokens[0] for answer in answers] == [1, 2, 3]
         assert server.num_batches == 1, "questions asked together travel together"
 
@@ -237,11 +238,11 @@ async def test_a_late_answer_is_dropped() -> None:
     held: list[draft_pb2.ProposeItem] = []
     server = DraftServer(held.append)
     async with drafting(server) as link:
-        first = link.propose(item(1))
+        first = asked(link, item(1))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await first
-        second = link.propose(item(2))
+        second = asked(link, item(2))
         await until(lambda: len(held) >= 2)
         server.send([reply(held[0]), reply(held[1])])
         assert (await second).tokens[0] == 2
@@ -252,8 +253,8 @@ async def test_a_question_given_up_does_not_take_the_same_one_along() -> None:
     held: list[draft_pb2.ProposeItem] = []
     server = DraftServer(held.append)
     async with drafting(server) as link:
-        first = link.propose(item(1))
-        again = link.propose(item(1))
+        first = asked(link, item(1))
+        again = asked(link, item(1))
         first.cancel()
         await until(lambda: len(held) >= 2)
         server.send([reply(held[1])])
@@ -268,16 +269,16 @@ async def test_a_lost_drafter_fails_its_questions_at_once_and_comes_back() -> No
         link.start()
         assert await link.wait_settled(5)
         assert link.is_available
-        waiting = link.propose(item(1))
+        waiting = asked(link, item(1))
         server.outbox.close()
         with pytest.raises(Unavailable):
             await waiting
     await until(lambda: not link.is_available)
     with pytest.raises(Unavailable):
-        await link.propose(item(2))
+        await asked(link, item(2))
     async with serve_drafter(DraftServer(reply), address):
         await until(lambda: link.is_available)
-        assert (await link.propose(item(3))).tokens[0] == 3
+        assert (await asked(link, item(3))).tokens[0] == 3
         await link.stop()
 
 
@@ -294,5 +295,5 @@ async def test_a_failing_drafter_is_left_alone_for_a_while() -> None:
     async with drafting(DraftServer(reply)) as link:
         link.note_failure()
         assert not link.is_available
-        assert (await link.propose(item(1))).tokens[0] == 1
+        assert (await asked(link, item(1))).tokens[0] == 1
         assert link.is_available

@@ -24,6 +24,7 @@ from deploy.bench.set_costs import VerifyCosts
 from deploy.child import Child, Command
 from protos import draft_pb2
 from target_service.wire import describe_to
+from tests.coordinator_harness import asked
 
 pytestmark = pytest.mark.prove
 SHAPE = FeatureShape(num_layers=14, width=1024)
@@ -94,7 +95,7 @@ async def measured(name: str, num_rounds: int) -> LinkReport:
             if number % 2:
                 item.features.data = bytes(200_000)
             async with asyncio.timeout(30):
-                await link.propose(item)
+                await asked(link, item)
         report = link.estimate.report()
         await link.stop()
         return report

@@ -197,7 +197,7 @@ class TimedDrafter:
     def measure_into(self, estimate: LinkEstimate) -> None:
         self.estimate = estimate
 
-    def note_failure(self) -> None:
+    def note_failure(self, asked: Awaitable[draft_pb2.Proposal]) -> None:
         raise AssertionError("nothing fails here")
 
     def propose(self, item: draft_pb2.ProposeItem) -> Awaitable[draft_pb2.Proposal]:
