@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from coordinator.ports import DraftPort
+from coordinator.question import Author, Question
 from coordinator.tuning import BlindProposals, Plan, Proposals, SeenProposals
 from protos import draft_pb2
 from protos.common_pb2 import MODE_REJECTION, TruncatedLaw
@@ -14,9 +16,17 @@ from protos.errors import Unavailable
 log = logging.getLogger("dlite.coordinator")
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A proposal that can be verified, and who made it."""
+
+    proposal: draft_pb2.Proposal
+    author: Author
+
+
 async def ask(
     drafter: DraftPort, item: draft_pb2.ProposeItem, timeout_seconds: float, vocab_size: int
-) -> draft_pb2.Proposal | None:
+) -> Answer | None:
     """The drafter's answer, or None when it is late, gone, refused or of no use."""
     try:
         asked = drafter.propose(item)
@@ -32,7 +42,10 @@ async def ask(
         log.warning("round %d of %s is not drafted: %s", item.round, item.request_id, problem)
         drafter.note_failure(asked)
         return None
-    return proposal
+    if isinstance(asked, Question):
+        return Answer(proposal, asked.author)
+    # A drafter in this process is nobody but itself.
+    return Answer(proposal, Author("", drafter.describe.fingerprint if drafter.describe else ""))
 
 
 def drafted(proposal: draft_pb2.Proposal, num_verified: int | None) -> Proposals:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from coordinator.commands import hold_command, propose_item, run_command, tensor_bytes, verify_command
 from coordinator.delivery import Delivery
 from coordinator.drafting import ask, drafted, looked_up
 from coordinator.exchange import Exchange, Taken
 from coordinator.ledger import Block, Ledger
+from coordinator.pair import Services
 from coordinator.request import Request
-from coordinator.services import RoundLimits, Services
+from coordinator.services import RoundLimits
 from coordinator.session import RoundKind, Session
 from coordinator.spent import Place, Spent
 from coordinator.steering import Steering
@@ -43,24 +45,29 @@ _BLOCK_SOURCES: dict[RoundSource, ProposalSource] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Text:
+    """One text, wherever its rounds are made."""
+
+    request: Request
+    session: Session
+    delivery: Delivery
+    ledger: Ledger = field(default_factory=Ledger)
+
+
 class RoundMaker:
-    """Makes the rounds of one text. Everything it holds belongs to this text alone."""
+    """Makes the rounds of one text at one target. Everything it holds belongs to this text alone."""
 
     def __init__(
-        self,
-        request: Request,
-        session: Session,
-        services: Services,
-        limits: RoundLimits,
-        delivery: Delivery,
-        now: Callable[[], float] = time.monotonic,
+        self, text: Text, services: Services, limits: RoundLimits, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self.ledger = Ledger()
+        request, session = text.request, text.session
+        self.ledger = text.ledger
         self._request = request
         self._session = session
         self._services = services
         self._limits = limits
-        self._delivery = delivery
+        self._delivery = text.delivery
         self._now = now
         self.exchange = Exchange(
             request.request_id, session, services.target, self.ledger, limits.timers, now
@@ -127,14 +134,15 @@ class RoundMaker:
         self.ledger.draft_bytes += tensor_bytes(features)
         vocab_size = self._services.target.describe.vocab_size
         asked = self._now()
-        proposal = await ask(drafter, item, self._limits.draft_timeout_seconds, vocab_size)
+        answer = await ask(drafter, item, self._limits.draft_timeout_seconds, vocab_size)
         waited = self._now() - asked
-        if proposal is None:
+        if answer is None:
             spent.draft_waited_seconds, spent.source = waited, RoundSource.UNDRAFTED
             self.ledger.num_undrafted_rounds += 1
             await self._run_round(1, spent)
             return None
-        spent.source = RoundSource.DRAFTER
+        proposal = answer.proposal
+        spent.source, spent.author = RoundSource.DRAFTER, answer.author
         spent.note_draft(proposal.timing, waited, choice.k)
         steering.note_draft(proposal.timing, choice.k)
         self.ledger.draft_bytes += proposal.ByteSize()

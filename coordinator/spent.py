@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.ledger import Block, RoundTimes
+from coordinator.question import Author
 from coordinator.trace.record import RoundParts, RoundRecord, RoundSource, Share, Step
 from protos import common_pb2
 
@@ -47,6 +48,7 @@ class Spent:
     source: RoundSource = RoundSource.RUN
     share: Share = field(default_factory=Share)
     company: Company = field(default_factory=Company)
+    author: Author = field(default_factory=Author)
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     queue_draft_seconds: float = 0.0
@@ -116,4 +118,5 @@ class Spent:
             target_step=self.target_step,
             draft_step=self.draft_step,
             plan=self.share,
+            drafter=self.author.fingerprint,
         )

@@ -562,20 +562,24 @@ class Replica(_message.Message):
     def __init__(self, kind: _Optional[_Union[ReplicaKind, str]] = ..., address: _Optional[str] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., num_running: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_served: _Optional[int] = ..., num_lost: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
 
 class DraftSums(_message.Message):
-    __slots__ = ("fingerprint", "num_rounds", "num_proposed", "num_verified", "num_accepted", "num_tokens")
+    __slots__ = ("fingerprint", "num_rounds", "num_proposed", "num_verified", "num_accepted", "num_tokens", "reached_per_position", "accepted_per_position")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     NUM_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROPOSED_FIELD_NUMBER: _ClassVar[int]
     NUM_VERIFIED_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REACHED_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     num_rounds: int
     num_proposed: int
     num_verified: int
     num_accepted: int
     num_tokens: int
-    def __init__(self, fingerprint: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_proposed: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+    reached_per_position: _containers.RepeatedScalarFieldContainer[int]
+    accepted_per_position: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, fingerprint: _Optional[str] = ..., num_rounds: _Optional[int] = ..., num_proposed: _Optional[int] = ..., num_verified: _Optional[int] = ..., num_accepted: _Optional[int] = ..., num_tokens: _Optional[int] = ..., reached_per_position: _Optional[_Iterable[int]] = ..., accepted_per_position: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListReplicasRequest(_message.Message):
     __slots__ = ()

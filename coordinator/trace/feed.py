@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from coordinator.trace.record import RoundRecord, RoundSource
-from coordinator.trace.sums import SourceSums, TextSums
+from coordinator.trace.sums import DraftSums, SourceSums, TextSums
 from protos import coordinator_pb2
 from protos.errors import Busy
 
@@ -28,6 +28,7 @@ class RoundFeed:
 
     def __init__(self) -> None:
         self._sums = {source: SourceSums() for source in RoundSource}
+        self._drafters: dict[str, DraftSums] = {}
         self._texts = TextSums()
         self._listeners: list[Listener] = []
         self._num_tokens = 0
@@ -39,6 +40,8 @@ class RoundFeed:
     def note(self, record: RoundRecord) -> None:
         """A round has ended."""
         self._sums[record.source].note(record)
+        if record.drafter:
+            self._drafters.setdefault(record.drafter, DraftSums()).note(record)
         for listener in self._listeners:
             listener.put(record)
 
@@ -60,6 +63,10 @@ class RoundFeed:
             yield
         finally:
             self._listeners.remove(listener)
+
+    def draft_sums(self) -> list[coordinator_pb2.DraftSums]:
+        """Rounds by the fingerprint of their drafter, in the order in which these came."""
+        return [sums.to_message(fingerprint) for fingerprint, sums in self._drafters.items()]
 
     def fill(self, response: coordinator_pb2.GetStatsResponse) -> None:
         """Puts all sums into a message."""

@@ -91,6 +91,7 @@ class RoundRecord:
         is_cut: the text ended inside the block.
         position: generated tokens before the round; context: committed tokens before it.
         cohort: a number that rounds which went together share; 0: none.
+        drafter: fingerprint of the drafter that made its proposals; empty when none did.
     """
 
     ended: float
@@ -111,6 +112,7 @@ class RoundRecord:
     target_step: Step
     draft_step: Step
     plan: Share
+    drafter: str = ""
 
     @property
     def block_size(self) -> int:

@@ -63,6 +63,54 @@ class SourceSums:
 
 
 @dataclass(eq=False)
+class DraftSums:
+    """Sums over the rounds of all drafters with one fingerprint.
+
+    `reached[j - 1]` counts the rounds that verified proposal `j` with all before it accepted, and
+    `accepted[j - 1]` those in which it was accepted too: their quotient does not depend on `v`.
+    """
+
+    num_rounds: int = 0
+    num_proposed: int = 0
+    num_verified: int = 0
+    num_accepted: int = 0
+    num_tokens: int = 0
+    reached: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def note(self, record: RoundRecord) -> None:
+        self.num_rounds += 1
+        self.num_proposed += record.num_drafted
+        self.num_verified += record.num_verified
+        self.num_accepted += record.num_accepted
+        self.num_tokens += record.num_tokens
+        if record.is_cut:
+            # Nobody knows what would have become of the rest.
+            return
+        missing = record.num_verified - len(self.reached)
+        if missing > 0:
+            self.reached.extend([0] * missing)
+            self.accepted.extend([0] * missing)
+        for index in range(record.num_accepted):
+            self.reached[index] += 1
+            self.accepted[index] += 1
+        if record.num_accepted < record.num_verified:
+            self.reached[record.num_accepted] += 1
+
+    def to_message(self, fingerprint: str) -> coordinator_pb2.DraftSums:
+        return coordinator_pb2.DraftSums(
+            fingerprint=fingerprint,
+            num_rounds=self.num_rounds,
+            num_proposed=self.num_proposed,
+            num_verified=self.num_verified,
+            num_accepted=self.num_accepted,
+            num_tokens=self.num_tokens,
+            reached_per_position=self.reached,
+            accepted_per_position=self.accepted,
+        )
+
+
+@dataclass(eq=False)
 class TextSums:
     """Sums over texts that have ended."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coordinator.tuner.calibration import Calibration
 from coordinator.tuner.survival import Verified
 from coordinator.tuner.tuner import TunedRequest, Tuner
+
+# Batches of several drafters come mixed up; each of them has a number of its own.
+_BATCHES_REMEMBERED = 32
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Learning:
         self._draw = draw
         self._calibrations: dict[str, Calibration] = {}
         self._last_step = 0
-        self._last_batch = 0
+        self._last_batches: deque[int] = deque(maxlen=_BATCHES_REMEMBERED)
 
     def note_step(self, measured: Measured) -> None:
         """Takes a verdict's step; the verdicts of one step come one after the other."""
@@ -56,9 +60,9 @@ class Learning:
             self._tuner.costs.verify.note(measured.rows, measured.seconds, measured.extra)
 
     def note_batch(self, measured: Measured) -> None:
-        """Takes an answer's batch."""
-        if measured.number and measured.number != self._last_batch and measured.rows:
-            self._last_batch = measured.number
+        """Takes an answer's batch; answers of one batch may come between those of another drafter's."""
+        if measured.number and measured.number not in self._last_batches and measured.rows:
+            self._last_batches.append(measured.number)
             self._tuner.costs.draft.note(measured.rows, measured.seconds, measured.extra)
 
     def note_draft(
