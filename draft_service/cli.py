@@ -33,6 +33,10 @@ def draft(
     compute_ms: Annotated[float | None, typer.Option(help="Replay: milliseconds of one batch.")] = None,
     address: Annotated[str | None, typer.Option(help="Where to listen; port 0 picks a free one.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    matrices: Annotated[
+        str | None,
+        typer.Option(help="What the backbone multiplies in: float32, bfloat16, or auto: what the CPU has."),
+    ] = None,
     tls_cert: flags.TlsCert = None,
     tls_key: flags.TlsKey = None,
     tls_ca: flags.TlsCa = None,
@@ -54,6 +58,7 @@ def draft(
         compute_ms=compute_ms,
         address=address,
         threads=threads,
+        matrices=matrices,
         tls_cert=tls_cert,
         tls_key=tls_key,
         tls_ca=tls_ca,

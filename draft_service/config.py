@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -23,6 +23,7 @@ class DraftConfig(ServiceConfig):
         replay: recorded target text (JSONL) instead of a checkpoint.
         acceptance: replay: probability that proposal j = 1.. is the recorded token.
         compute_ms: replay: time that one batch takes.
+        matrices: what the backbone multiplies in; auto takes bfloat16 where the CPU has it.
         max_batch_items: the most items of one forward.
         max_queued_items: items beyond these are refused at once.
     """
@@ -39,6 +40,7 @@ class DraftConfig(ServiceConfig):
     replay_seed: int = 0
     address: str = "127.0.0.1:0"
     threads: int | None = Field(default=None, ge=1)
+    matrices: Literal["auto", "float32", "bfloat16"] = "auto"
     max_batch_items: int = Field(default=64, ge=1)
     max_queued_items: int = Field(default=4096, ge=1)
 

@@ -16,13 +16,22 @@ from draft_service.embedding import embedding_hash, load_embedding
 from draft_service.proposal import DraftDescription, ProposesTokens
 from draft_service.replay import ReplayDrafter, ReplayOptions, read_recordings
 from draft_service.weights import fingerprint, load_model, load_token_ids
+from protos import bfloat16
 from protos.errors import ContractMismatch
 
 FLOAT32_BYTES = 4
+# The layer that makes the logits.
+OUTPUT = "output_proj"
 
 
-def load_drafter(checkpoint: Path, target: Path, overrides: Sequence[str] = ()) -> Drafter:
+def load_drafter(
+    checkpoint: Path, target: Path, overrides: Sequence[str] = (), matrices: str = bfloat16.FLOAT32
+) -> Drafter:
     """Loads a dlite_v1 checkpoint and the embedding of its target, in float32.
+
+    Args:
+        overrides: "field=value" for fields that the checkpoint leaves out.
+        matrices: what the backbone's products are computed in; the logits' is float32.
 
     Raises:
         InvalidRequest: a folder is not there.
@@ -39,7 +48,10 @@ def load_drafter(checkpoint: Path, target: Path, overrides: Sequence[str] = ()) 
             field="dlite_config.target_embedding_hash",
         )
     description = describe(config, checkpoint, digest)
-    return Drafter(load_model(checkpoint, config), embedding, load_token_ids(checkpoint, config), description)
+    model = load_model(checkpoint, config)
+    if bfloat16.chosen(matrices) == bfloat16.BFLOAT16:
+        bfloat16.use_bfloat16(model, keep=OUTPUT)
+    return Drafter(model, embedding, load_token_ids(checkpoint, config), description)
 
 
 def describe(config: DraftCheckpointConfig, checkpoint: Path, digest: str) -> DraftDescription:
@@ -109,7 +121,7 @@ def open_drafter(config: DraftConfig) -> ProposesTokens:
         InvalidRequest, ContractMismatch: as `load_drafter` and `read_recordings`.
     """
     if config.drafter is not None and config.target is not None:
-        return load_drafter(config.drafter, config.target, config.overrides)
+        return load_drafter(config.drafter, config.target, config.overrides, config.matrices)
     assert config.replay is not None
     vocab_size, digest = 0, ""
     if config.target is not None:

@@ -34,7 +34,7 @@ class SequentialHead(nn.Module):
 
     def zero_state(self, num_items: int) -> torch.Tensor:
         """The state [N, R] before any token."""
-        return self.state_proj.weight.new_zeros(num_items, self.output_proj.in_features)
+        return self.prev_token_embedding.weight.new_zeros(num_items, self.output_proj.in_features)
 
     def advance(self, state: torch.Tensor, prev_tokens: torch.Tensor) -> torch.Tensor:
         """The state [N, R] after seeing prev_tokens [N]."""

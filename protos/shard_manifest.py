@@ -53,6 +53,7 @@ class ShardManifest(_Record):
         tapped_layers: the m feature ids of every row, ascending; the last one is the target's last
             layer, whose feature is the state from which the target's logits follow.
         dtype: of the features.
+        matrices: "bfloat16" when the products of the capture were of that type, "" for the model's own.
         history: rows kept before a response's first pivot, where the prompt is that long.
         source_sha256: of what was captured (the file of token sequences), so that a resumed export
             cannot mix two sources; "" for text generated on the fly.
@@ -65,6 +66,7 @@ class ShardManifest(_Record):
     tapped_layers: tuple[int, ...]
     dtype: Literal["float16", "float32", "float64"]
     history: int = Field(ge=0)
+    matrices: Literal["", "bfloat16"]
     source_sha256: str
     complete: bool
     shards: tuple[ShardFile, ...]

@@ -32,6 +32,7 @@ class ShardSpec:
     dtype: str = "float16"
     history: int = 0
     source_sha256: str = ""
+    matrices: str = ""
     rows_per_shard: int = 8192
 
 
@@ -98,6 +99,7 @@ class ShardWriter:
             tapped_layers=spec.tapped_layers,
             dtype=spec.dtype,  # type: ignore[arg-type]
             history=spec.history,
+            matrices=spec.matrices,  # type: ignore[arg-type]
             source_sha256=spec.source_sha256,
             complete=False,
             shards=(),
@@ -105,7 +107,7 @@ class ShardWriter:
         if not (self._folder / MANIFEST).exists():
             return fresh
         found = read_manifest(self._folder)
-        for name in ("target", "tapped_layers", "dtype", "history", "source_sha256"):
+        for name in ("target", "tapped_layers", "dtype", "history", "matrices", "source_sha256"):
             if getattr(found, name) != getattr(fresh, name):
                 raise ContractMismatch(
                     f"{self._folder} holds shards with {name} {getattr(found, name)!r}, not "

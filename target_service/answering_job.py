@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from protos.bfloat16 import use_bfloat16
 from protos.errors import InvalidRequest
 from protos.shard_manifest import ShardManifest
 from protos.shard_writer import ShardSpec, ShardWriter
@@ -18,7 +19,7 @@ from target_service.answering import Answering, Question
 from target_service.build import BuiltTarget, assemble
 from target_service.config import TargetConfig
 from target_service.engine import Engine
-from target_service.export_job import PAGE_SIZE, Watch, shard_target
+from target_service.export_job import HEAD, PAGE_SIZE, Watch, shard_target
 from target_service.recording import Recorder
 
 
@@ -30,6 +31,7 @@ class AnsweringOptions:
     num_tapped_layers: int = 8
     feature_dtype: str = "float16"
     dtype: str = "auto"
+    matrices: str = ""
     concurrency: int = 32
     threads: int = 1
     device: str = "cpu"
@@ -51,11 +53,14 @@ def answer_all(
     dtype = ("float32" if on_cpu else "bfloat16") if options.dtype == "auto" else options.dtype
     loaded = loader.load(options.target, dtype, options.device)
     built = assemble(loaded, _target_config(questions, options))
+    if options.matrices:
+        use_bfloat16(loaded.model, keep=HEAD)
     spec = ShardSpec(
         target=shard_target(loaded),
         tapped_layers=built.description.tapped_layers,
         dtype=options.feature_dtype,
         source_sha256=questions_sha256(questions),
+        matrices=options.matrices,
     )
     writer = ShardWriter(out, spec)
     done = writer.num_written
@@ -82,6 +87,7 @@ def _target_config(questions: Sequence[Question], options: AnsweringOptions) -> 
         target=options.target,
         num_tapped_layers=options.num_tapped_layers,
         dtype=options.dtype,
+        linear_kernel="torch" if options.matrices else "auto",
         device=options.device,
         threads=options.threads,
         page_size=PAGE_SIZE,

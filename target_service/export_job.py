@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from protos.bfloat16 import use_bfloat16
 from protos.feature_layers import build_target_layer_ids
 from protos.shard_manifest import ShardManifest, ShardTarget
 from protos.shard_writer import ShardSpec, ShardWriter
@@ -19,6 +20,8 @@ from target_service.loader import LoadedTarget
 from target_service.model import TargetModel, input_embedding
 
 PAGE_SIZE = 16
+# The layer of a causal LM that makes its logits.
+HEAD = "lm_head"
 # (captured sequences, all of them, those of earlier runs) -> the same sequences, shown to somebody.
 Watch = Callable[[Iterable[CapturedSequence], int, int], Iterator[CapturedSequence]]
 
@@ -32,6 +35,7 @@ class ExportOptions:
     history: int = 0
     feature_dtype: str = "float16"
     dtype: str = "auto"
+    matrices: str = ""
     step_rows: int = 512
     threads: int = 1
     device: str = "cpu"
@@ -57,11 +61,14 @@ def export_file(file: Path, out: Path, options: ExportOptions, watch: Watch) -> 
         dtype=options.feature_dtype,
         history=options.history,
         source_sha256=source_sha256(file),
+        matrices=options.matrices,
     )
     writer = ShardWriter(out, spec)
     done = writer.num_written
     model = TargetModel(loaded.model, layers, num_pages(sequences, options.step_rows), PAGE_SIZE)
     model.self_test()
+    if options.matrices:
+        use_bfloat16(loaded.model, keep=HEAD)
     limits = ExportLimits(options.step_rows, options.history)
     for captured in watch(capture(model, sequences[done:], limits), len(sequences), done):
         writer.append(captured)
