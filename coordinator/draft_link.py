@@ -210,7 +210,8 @@ class DraftLink:
             raise
         self.refusal = ""
         self._describe = describe
-        self.author = Author(self.author.address, describe.fingerprint)
+        # A replay drafter has no weights.
+        self.author = Author(self.author.address, describe.fingerprint or describe.drafter_kind)
         self._breaker.note_answer()
         self._connected.set()
         self._settled.set()

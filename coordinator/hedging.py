@@ -8,6 +8,8 @@ from coordinator.tuner.running import nearest_rank
 
 # A question that has waited longer than this part of the recent ones is asked elsewhere as well.
 PERCENT = 97.0
+# Where answers take nearly the same time none is slow before it has taken so many times the median.
+_LEAST_TIMES_MEDIAN = 1.5
 # Of all questions, so many are at most: a slow hour of every replica must not double their work.
 SHARE = 0.03
 # And so many in a row, when there was none for long.
@@ -30,7 +32,9 @@ class AnswerTimes:
         self._seconds.append(seconds)
         self._num_noted += 1
         if self._num_noted >= _LEAST and self._num_noted % _EVERY == 0:
-            self._slow = nearest_rank(sorted(self._seconds), PERCENT)
+            ranked = sorted(self._seconds)
+            median = nearest_rank(ranked, 50.0)
+            self._slow = max(nearest_rank(ranked, PERCENT), _LEAST_TIMES_MEDIAN * median)
 
     @property
     def slow_seconds(self) -> float | None:

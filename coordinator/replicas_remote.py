@@ -46,6 +46,19 @@ async def set_replicas(
         await channel.close()
 
 
+class RemoteOperator:
+    """The drafters of one coordinator, for `swap_job`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    async def list_replicas(self) -> pb.ListReplicasResponse:
+        return await list_replicas(self._address)
+
+    async def set_drafters(self, addresses: Sequence[str]) -> None:
+        await set_replicas(self._address, (), addresses)
+
+
 def kind_name(kind: pb.ReplicaKind) -> str:
     """target or drafter."""
     return pb.ReplicaKind.Name(kind).removeprefix("REPLICA_KIND_").lower()

@@ -44,6 +44,7 @@ VERBS = {
     "tune": Verb("coordinator.trace.cli", "what the tuner believes, chose and measured; replay a trace"),
     "top": Verb("coordinator.trace.cli", "watch a coordinator live"),
     "replicas": Verb("coordinator.replicas_cli", "the targets and drafters of a coordinator; change them"),
+    "swap-drafter": Verb("coordinator.swap_cli", "other drafters under load; back when they are worse"),
     "demo": Verb("deploy.demo", "decode prompts with and without speculation and compare"),
     "data": Verb("deploy.data", "make and check training data: export, generate, check"),
     "train": Verb("deploy.train", "train a drafter for a target"),
@@ -75,7 +76,7 @@ def usage() -> str:
 def _run_verb(name: str, args: Sequence[str]) -> None:
     import typer
 
-    command = getattr(import_module(VERBS[name].module), name)
+    command = getattr(import_module(VERBS[name].module), name.replace("-", "_"))
     app = command if isinstance(command, typer.Typer) else typer.Typer(add_completion=False)
     if app is not command:
         app.command()(command)
