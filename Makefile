@@ -2,7 +2,7 @@
 # and no PATH beyond the shell's default. Choose an interpreter with `make PYTHON=/path/to/python3`.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test prove check bench
+.PHONY: help setup demo cluster test prove check bench
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Options of `make demo`, such as --json or --prompts 3.
 DEMO_FLAGS ?=
+# Options of `make cluster`, such as --once or --targets 3.
+CLUSTER_FLAGS ?=
 
 # An empty environment has no PATH, and children of a recipe would see none.
 export PATH := $(or $(PATH),/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
@@ -27,6 +29,9 @@ setup: $(STAMP)  ## a virtual environment in .venv with pinned packages
 
 demo: $(STAMP)  ## fetch the small model once, decode it across three processes, compare with plain decoding
 	@$(BIN)/python -m deploy.cli demo $(DEMO_FLAGS)
+
+cluster: $(STAMP)  ## two targets, two drafters, a coordinator on a local Ray cluster, under load, until Ctrl-C
+	@$(BIN)/python -m deploy.cli deploy local $(CLUSTER_FLAGS)
 
 test: $(STAMP)  ## the test suite (minutes)
 	$(BIN)/python -m pytest -m "not prove"

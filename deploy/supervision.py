@@ -60,7 +60,8 @@ class Backoff:
         self.num_failures += 1
         if self.num_failures > self.policy.max_failures:
             return None
-        doubled: float = self.policy.first_pause * 2.0 ** (self.num_failures - 1)
+        # Bounded: a power of two is beyond a float's range after a thousand failures.
+        doubled: float = self.policy.first_pause * 2.0 ** min(self.num_failures - 1, 64)
         return min(doubled, self.policy.longest_pause)
 
 

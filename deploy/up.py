@@ -50,7 +50,7 @@ def stack_options(
         InvalidRequest, ContractMismatch: something cannot be used; names the flag or field.
     """
     model = resolve_model(target)
-    folder = _drafter_folder(drafter, model)
+    folder = drafter_folder(drafter, model)
     target_flags: tuple[str, ...] = ()
     if folder is not None:
         from draft_service.checkpoint import read_draft_config
@@ -68,7 +68,12 @@ def stack_options(
     )
 
 
-def _drafter_folder(drafter: str, model: Path) -> Path | None:
+def drafter_folder(drafter: str, model: Path) -> Path | None:
+    """The checkpoint folder of a drafter; None for "none".
+
+    Raises:
+        InvalidRequest: no such checkpoint.
+    """
     if drafter == NO_DRAFTER:
         return None
     if drafter == UNTRAINED:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli import run
-from deploy.cluster.plan import DRAFTS, TARGETS, plan
+from deploy.cluster.plan import DRAFTS, TARGETS, command_line, plan, replica
 from deploy.cluster.spec import ClusterSpec, read_spec
 from protos.errors import InvalidRequest
 
@@ -36,8 +36,8 @@ def test_a_plan_says_what_runs_in_which_order(tmp_path: Path) -> None:
     second = found.actors[1]
     assert second.resources == {"CPU": 4.0, "GPU": 1.0}
     assert second.command == (
-        *("target", "--target", "/models/m", "--threads", "4", "--address", "{node}:7002"),
-        *("--tapped-layers", "0,1"),
+        *("target", "--target", "/models/m", "--threads", "4", "--device", "cuda"),
+        *("--address", "{node}:7002", "--tapped-layers", "0,1"),
     )
     assert found.actors[2].command[:5] == ("draft", "--drafter", "/models/d", "--target", "/models/m")
     assert (TARGETS in found.actors[4].command, DRAFTS in found.actors[4].command) == (True, True)
@@ -51,6 +51,28 @@ def test_without_a_drafter_there_is_none(tmp_path: Path) -> None:
     assert DRAFTS not in found.actors[-1].command
 
 
+def test_addresses_are_put_in_when_they_are_known(tmp_path: Path) -> None:
+    coordinator = plan(spec(tmp_path)).actors[4]
+    assert command_line(coordinator.command, "10.0.0.1", ["a:1", "b:2"], ["c:3"]) == (
+        *("coordinator", "--target-address", "a:1,b:2", "--draft-address", "c:3"),
+        *("--admin-address", "10.0.0.1:0", "--address", "10.0.0.1:7000"),
+    )
+    assert "--draft-address" not in command_line(coordinator.command, "10.0.0.1", ["a:1"], [])
+
+
+def test_replicas_of_one_kind_do_the_same(tmp_path: Path) -> None:
+    """So that `up` knows them again, whatever their ports and places."""
+    described = spec(tmp_path)
+    first, second = plan(described).of("target")
+    assert (first.does, first.command) == (second.does, first.command)
+    assert first.command != second.command
+    later = replica(described, "target", 7)
+    assert (later.name, later.bundle, later.does) == ("agents-target-7", None, first.does)
+    assert plan(described).of("draft")[0].does != first.does
+    with pytest.raises(InvalidRequest, match="no draft"):
+        replica(spec(tmp_path, "target: {model: m}"), "draft", 0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -60,6 +82,8 @@ def test_without_a_drafter_there_is_none(tmp_path: Path) -> None:
         ("target: {model: m, port: 9999, replicas: 9}", "Ray's workers use 10002"),
         ("target: {model: m}\nplacement: ANYWHERE", "placement"),
         ("target: {model: m}\nname: 'Not A Name'", "name"),
+        ("target: {model: m}\ndraft: {model: d, autoscale: {min: 3, max: 2}}", "max 2 is below min 3"),
+        ("target: {model: m}\ndraft: {model: d, autoscale: {window_seconds: 0.5}}", "window_seconds"),
         ("- 1", "dictionary"),
         ("a: [", "cannot read"),
     ],

@@ -3,8 +3,9 @@
 name: dlite
 placement: PACK                 # or SPREAD, STRICT_SPREAD: services on nodes
 target: {model: /models/m, replicas: 2, gpus: 1, cpus: 4, flags: [--tapped-layers, "0,1,6,12"]}
-draft: {model: /models/d, replicas: 2, gpus: 0.25, cpus: 1}
+draft: {model: /models/d, replicas: 2, gpus: 0.25, cpus: 1, autoscale: {min: 1, max: 8}}
 coordinator: {replicas: 1, cpus: 1, port: 7000}
+operator: {token_file: /secrets/operator, tls_ca: /secrets/ca.pem}    # for coordinators that ask for it
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from deploy.cluster.autoscale import AutoscaleSpec
 from protos.errors import InvalidRequest
 
 # Ray's workers listen in this range.
@@ -50,6 +52,22 @@ class ModelPart(Part):
     model: str = Field(min_length=1)
 
 
+class DraftPart(ModelPart):
+    """The drafters; `autoscale` is None for a fixed number of them."""
+
+    autoscale: AutoscaleSpec | None = None
+
+
+class OperatorFiles(BaseModel):
+    """What the controller shows coordinators when it tells them of replicas; paths on its node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+
+
 class ClusterSpec(BaseModel):
     """A whole cluster; `draft` is None for proposals by lookup only."""
 
@@ -57,8 +75,9 @@ class ClusterSpec(BaseModel):
     name: str = Field(default="dlite", pattern=r"^[a-z][a-z0-9-]{0,40}$")
     placement: Literal["PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
     target: ModelPart
-    draft: ModelPart | None = None
+    draft: DraftPart | None = None
     coordinator: Part = Part()
+    operator: OperatorFiles = OperatorFiles()
 
 
 def read_spec(path: Path) -> ClusterSpec:

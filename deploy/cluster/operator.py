@@ -1,0 +1,31 @@
+"""Speaks to coordinators over gRPC as their operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.replicas_remote import list_replicas, set_replicas, state_name
+from deploy.cluster.members import Replica
+from deploy.cluster.spec import OperatorFiles
+from protos.security import Endpoint, SecurityFiles
+
+
+class GrpcOperator:
+    """The `Operator` of a controller.
+
+    Raises:
+        InvalidRequest: a file cannot be used.
+    """
+
+    def __init__(self, files: OperatorFiles) -> None:
+        pem = SecurityFiles(files.tls_cert, files.tls_key, files.tls_ca, token_file=files.token_file)
+        self._security = pem.client()
+
+    async def set_replicas(self, address: str, targets: Sequence[str], drafts: Sequence[str]) -> None:
+        """The whole lists. Raises DliteError."""
+        await set_replicas(Endpoint(address, self._security), targets, drafts)
+
+    async def replicas(self, address: str) -> list[Replica]:
+        """Raises DliteError."""
+        found = await list_replicas(Endpoint(address, self._security))
+        return [Replica(each.address, state_name(each.state), each.num_running) for each in found.replicas]
