@@ -11,6 +11,7 @@ from coordinator.delivery import Delivery
 from coordinator.lookup import LookupIndex
 from coordinator.output import ClientStalled
 from coordinator.request import Request
+from coordinator.round_maker import Text
 from coordinator.rounds import Rounds
 from coordinator.services import Setting
 from coordinator.session import Session
@@ -62,9 +63,8 @@ class Choice:
         if request.ended is not None:
             self._delivery.stop_string = request.ended.stop_string
             self.session.finish(request.ended.finish_reason, len(self.session.tokens))
-        self._rounds = Rounds(
-            request, self.session, setting.services, setting.limits, self._delivery, setting.now
-        )
+        whole = Text(request, self.session, self._delivery)
+        self._rounds = Rounds(whole, setting.targets, setting.limits, setting.now)
 
     def start(self, queued_seconds: float) -> asyncio.Task[None]:
         """Begins to decode; the caller passes the end of the task to `end`."""

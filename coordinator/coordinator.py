@@ -12,23 +12,25 @@ from pathlib import PurePath
 from coordinator.admission import Admissions, body_digest
 from coordinator.bounds import limits_of
 from coordinator.choice import Choice
+from coordinator.cohorts import Cohorts
 from coordinator.config import CoordinatorConfig
-from coordinator.exchange import Timers
 from coordinator.generation import Generation, Prepared, prepare
 from coordinator.metrics import Metrics
 from coordinator.offload import beside_the_loop
-from coordinator.pair import services_of
+from coordinator.pair import Epochs, services_of
 from coordinator.planning import PlanDefaults, PlanWishes, plan_defaults, read_plan, require_mode
 from coordinator.prompt import num_prompt_chars, read_prompt
 from coordinator.request import Request, RequestContext, parse_request
 from coordinator.server_info import server_info
-from coordinator.services import Backends, Epochs, RoundLimits, Setting
+from coordinator.services import Backends, RoundLimits, Setting
 from coordinator.session_memory import SessionMemory
 from coordinator.sizes import refuse_oversized
 from coordinator.slots import Demand, Slots
 from coordinator.spans import Spans, choice_name
+from coordinator.target_pool import TargetPool
 from coordinator.tenants import NOBODY, Quotas, scoped
 from coordinator.tools import read_tools
+from coordinator.trace.feed import RoundFeed
 from coordinator.tuner_gauges import TunerGauges
 from coordinator.turns import Turn
 from protos import coordinator_pb2
@@ -38,7 +40,6 @@ from protos.errors import DliteError, Unavailable
 _RETRY_SECONDS = 1.0
 # What an answer is taken to cost when tenants take turns: most end long before their limit.
 _LIKELY_TOKENS = 512
-
 
 # Sources as they are written in flags and files.
 SOURCES: dict[str, ProposalSource] = {
@@ -64,29 +65,31 @@ class Coordinator:
         self._config = config
         self._coordinator_id = coordinator_id
         self._backends = backends
-        limits = RoundLimits(
-            Timers(config.resend_seconds, config.hang_seconds),
-            config.draft_timeout_seconds,
-            config.client_stall_seconds,
-            config.target_loss_seconds,
+        self.feed, epochs = RoundFeed(), Epochs(epoch_start)
+        backends.targets.bind(
+            lambda target: services_of(
+                target, backends.drafter, epochs, self.feed, now, max_cohorts=config.max_cohorts
+            )
         )
-        services = services_of(
-            backends.target, backends.drafter, Epochs(epoch_start), now, config.max_cohorts
-        )
-        self.feed, self.cohorts = services.feed, services.cohorts
-        self._setting = Setting(services, limits, backends.tokenizer, config.max_queued_deltas, now)
+        targets, limits = TargetPool(backends.targets, now), RoundLimits.of(config)
+        self._setting = Setting(targets, limits, backends.tokenizer, config.max_queued_deltas, now)
         self._random_bytes = random_bytes
-        tenants = backends.tenants
-        self._slots = Slots(config.max_running, config.max_waiting, tenants.limits_of)
-        self._quotas = Quotas(tenants)
+        self._slots = Slots(config.max_running, config.max_waiting, backends.tenants.limits_of)
+        backends.targets.watch(self._fit_slots)
+        self._quotas = Quotas(backends.tenants)
         self._admissions = Admissions()
         self._memory = SessionMemory(config.session_memory_bytes)
         self._draining = False
         # Whoever writes spans of texts that end; set before the first request.
         self.spans: Spans | None = None
-        describe = backends.target.describe
+        describe = backends.targets.describe
         self.metrics = Metrics(PurePath(describe.model).name, limits_of(describe).max_verify_block_size - 1)
-        self.metrics.registry.register(TunerGauges(self.metrics.model, lambda: self.cohorts.decision))
+        self.metrics.registry.register(TunerGauges(self.metrics.model, backends.targets.decisions))
+
+    @property
+    def cohorts(self) -> Cohorts:
+        """Of the target with the most texts."""
+        return self._backends.targets.busiest().services.cohorts
 
     @property
     def num_running(self) -> int:
@@ -100,7 +103,7 @@ class Coordinator:
     @property
     def is_ready(self) -> bool:
         """Whether a request would be taken."""
-        return self._backends.target.is_connected and not self._draining
+        return self._backends.targets.is_connected and not self._draining
 
     async def admit(self, message: coordinator_pb2.GenerateRequest, tenant: str = NOBODY) -> Generation:
         """Validates a request and starts it, or finds the one that runs under the same id.
@@ -142,7 +145,7 @@ class Coordinator:
             return False
         mode = generation.request.params.mode
         require_mode(message.speculation, mode)
-        most_rows = limits_of(self._backends.target.describe).max_verify_block_size
+        most_rows = limits_of(self._backends.targets.describe).max_verify_block_size
         generation.set_plan(read_plan(message.speculation, mode, self._plan_defaults(), most_rows))
         return True
 
@@ -177,7 +180,7 @@ class Coordinator:
         return await beside_the_loop(num_prompt_chars(message), work)
 
     def models(self) -> coordinator_pb2.ListModelsResponse:
-        describe, limits = self._backends.target.describe, limits_of(self._backends.target.describe)
+        describe, limits = self._backends.targets.describe, limits_of(self._backends.targets.describe)
         model = coordinator_pb2.ModelInfo(
             id=describe.model, fingerprint=describe.fingerprint, max_context=limits.max_length
         )
@@ -198,11 +201,15 @@ class Coordinator:
         if running:
             await asyncio.wait(running)
 
+    def _fit_slots(self) -> None:
+        """So many texts as the targets that serve may have together, or one of them while there is none."""
+        self._slots.scale(max(self._backends.targets.num_serving, 1))
+
     async def _admit(
         self, message: coordinator_pb2.GenerateRequest, request_id: str, tenant: str
     ) -> Generation:
         arrived = time.monotonic()
-        if not self._backends.target.is_connected:
+        if not self._backends.targets.is_connected:
             raise Unavailable("no target is connected", retry_after_seconds=_RETRY_SECONDS)
         num_texts = max(message.n, 1)
         self._quotas.admit(tenant)
@@ -213,7 +220,7 @@ class Coordinator:
 
     def _demand(self, request: Request, num_texts: int) -> Demand:
         num_tokens = request.num_prompt_tokens + request.params.max_tokens
-        num_pages = -(-num_tokens // max(self._backends.target.describe.page_size, 1))
+        num_pages = -(-num_tokens // max(self._backends.targets.describe.page_size, 1))
         cost = request.num_prompt_tokens + min(request.params.max_tokens, _LIKELY_TOKENS)
         return Demand(request.tenant, num_texts * num_pages, num_texts * cost)
 
@@ -222,7 +229,7 @@ class Coordinator:
     ) -> Prepared:
         """Validates and indexes a request; a long one off the event loop."""
         context = RequestContext(
-            limits_of(self._backends.target.describe),
+            limits_of(self._backends.targets.describe),
             self._backends.tokenizer,
             self._plan_defaults(),
             self._random_bytes,
@@ -239,4 +246,4 @@ class Coordinator:
         config, drafter = self._config, self._backends.drafter
         block = drafter.describe.block_size if drafter is not None and drafter.describe else 0
         wanted = PlanWishes(config.num_draft_tokens, config.verify_block_size, SOURCES[config.source])
-        return plan_defaults(wanted, block, limits_of(self._backends.target.describe).max_verify_block_size)
+        return plan_defaults(wanted, block, limits_of(self._backends.targets.describe).max_verify_block_size)

@@ -26,7 +26,6 @@ class Members:
     """
 
     def __init__(self, connect: Connect, drain_seconds: float, now: Callable[[], float]) -> None:
-        self.estimate = LinkEstimate()
         self.describe: common_pb2.Describe | None = None
         self._connect = connect
         self._drain_seconds = drain_seconds
@@ -36,8 +35,7 @@ class Members:
         self._leaving: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._changed = asyncio.Event()
-        self._estimates = WeakSet([self.estimate])
-        self._num_lost_before = self._num_stale_before = 0
+        self._estimates: WeakSet[LinkEstimate] = WeakSet()
 
     def __iter__(self) -> Iterator[Standing]:
         return iter(self._standings.values())
@@ -87,14 +85,6 @@ class Members:
     def refusal(self) -> str:
         return "; ".join(f"{s.address}: {s.replica.refusal}" for s in self if s.replica.refusal)
 
-    @property
-    def num_lost(self) -> int:
-        return self._num_lost_before + sum(standing.replica.num_lost for standing in self)
-
-    @property
-    def num_stale(self) -> int:
-        return self._num_stale_before + sum(standing.replica.num_stale for standing in self)
-
     async def wait_settled(self, timeout_seconds: float) -> bool:
         """Waits until one serves, or all are refused; False when the time is over."""
         try:
@@ -133,14 +123,9 @@ class Members:
         if held := list(standing.replica.pending):
             await asyncio.wait(held, timeout=self._drain_seconds)
         del self._standings[standing.address], self._of[standing.replica]
-        leaving = asyncio.create_task(self._end(standing.replica), name="end a drafter's stream")
+        leaving = asyncio.create_task(standing.replica.stop(), name="end a drafter's stream")
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-
-    async def _end(self, replica: Replica) -> None:
-        await replica.stop()
-        self._num_lost_before += replica.num_lost
-        self._num_stale_before += replica.num_stale
 
     def _note_change(self) -> None:
         self._changed.set()

@@ -104,32 +104,6 @@ class DraftPool:
         """Round trips to all replicas are told to this estimate too; there may be many of them."""
         self._members.measure_into(estimate)
 
-    # As one link, for those who watch.
-
-    @property
-    def estimate(self) -> LinkEstimate:
-        return self._members.estimate
-
-    @property
-    def rtt_seconds(self) -> float | None:
-        """The last one of the first replica that has any."""
-        found = (replica.rtt_seconds for replica in self.links.values())
-        return next((seconds for seconds in found if seconds is not None), None)
-
-    @property
-    def is_connected(self) -> bool:
-        return self._members.is_connected
-
-    @property
-    def num_lost(self) -> int:
-        return self._members.num_lost
-
-    @property
-    def num_stale(self) -> int:
-        return self._members.num_stale
-
-    # The `DraftPort`.
-
     @property
     def describe(self) -> common_pb2.Describe | None:
         """Of those that serve, or served last: with the largest block and anchor group of them."""

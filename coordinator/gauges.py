@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator.metrics import MODEL
+from coordinator.metrics import ADDRESS, MODEL
 from coordinator.tuner.link_estimate import LinkEstimate
 
 
@@ -41,16 +42,28 @@ class Link(Protocol):
     def num_stale(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class NamedLink:
+    """A stream, to which kind of service ("target" or "draft") and where."""
+
+    name: str
+    address: str
+    link: Link
+
+
+# The streams that there are now: replicas come and go.
+Links = Callable[[], Iterable[NamedLink]]
+
+
 class Gauges(Collector):
     """Load and links of one coordinator.
 
     Args:
         model: the value of the label `model_name`.
         load: texts that run, requests that wait.
-        links: by name, "target" and "draft".
     """
 
-    def __init__(self, model: str, load: Load, links: dict[str, Link]) -> None:
+    def __init__(self, model: str, load: Load, links: Links) -> None:
         self._model = model
         self._load = load
         self._links = links
@@ -66,13 +79,13 @@ class Gauges(Collector):
         return family
 
     def _of_links(self) -> Iterator[Metric]:
-        labels = [MODEL, "link"]
+        labels = [MODEL, "link", ADDRESS]
         up = GaugeMetricFamily("dlite_link_up", "Whether the service is connected.", labels=labels)
         rtt = GaugeMetricFamily("dlite_link_rtt_seconds", "Last round trip of the wire alone.", labels=labels)
         lost = CounterMetricFamily("dlite_link_lost", "Streams that broke.", labels=labels)
         stale = CounterMetricFamily("dlite_stale_answers", "Answers that came too late.", labels=labels)
-        for name, link in self._links.items():
-            values = [self._model, name]
+        for each in self._links():
+            link, values = each.link, [self._model, each.name, each.address]
             up.add_metric(values, float(link.is_connected))
             rtt.add_metric(values, link.rtt_seconds or 0.0)
             lost.add_metric(values, link.num_lost)
@@ -81,7 +94,7 @@ class Gauges(Collector):
         yield from self._measured()
 
     def _measured(self) -> Iterator[Metric]:
-        labels = [MODEL, "link"]
+        labels = [MODEL, "link", ADDRESS]
         quantiles = GaugeMetricFamily(
             "dlite_link_rtt_quantile_seconds",
             "Round trip of an empty message, the peer's compute left out.",
@@ -93,8 +106,8 @@ class Gauges(Collector):
         bandwidth = GaugeMetricFamily(
             "dlite_link_bytes_per_second", "Bandwidth; absent where size makes no difference.", labels=labels
         )
-        for name, link in self._links.items():
-            report, values = link.estimate.report(), [self._model, name]
+        for each in self._links():
+            report, values = each.link.estimate.report(), [self._model, each.name, each.address]
             quantiles.add_metric([*values, "0.5"], report.rtt_p50_seconds)
             quantiles.add_metric([*values, "0.9"], report.rtt_p90_seconds)
             quantiles.add_metric([*values, "0.99"], report.rtt_p99_seconds)

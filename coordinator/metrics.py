@@ -15,6 +15,8 @@ from protos import coordinator_pb2
 from protos.common_pb2 import FinishReason
 
 MODEL = "model_name"
+# Of a replica.
+ADDRESS = "address"
 REASONS = ("stop", "length", "tool_calls", "abort", "error")
 PARTS = ("draft", "verify", "network", "scheduling")
 WIRE = ("draft", "target", "features")

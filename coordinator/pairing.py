@@ -18,6 +18,32 @@ def check_protocol(describe: Describe, major: int) -> None:
         )
 
 
+# What two targets must share so that a text may go on from one to the other. How much room they have may
+# differ, and the kernels that round their logits (see `ledger.Kernels`).
+_MODEL_FIELDS = (
+    *("fingerprint", "tokenizer_hash", "vocab_size", "embedding_hash", "noise_version"),
+    *("max_verify_block_size", "page_size"),
+)
+
+
+def check_same_model(first: Describe, other: Describe) -> None:
+    """Refuses a target that is another model than the first one.
+
+    Raises:
+        ContractMismatch: naming the field and both values.
+    """
+    for name in _MODEL_FIELDS:
+        ours, theirs = getattr(first, name), getattr(other, name)
+        if ours != theirs:
+            raise ContractMismatch(f"this coordinator serves {ours!r}, the target has {theirs!r}", field=name)
+    if list(first.tapped_layers) != list(other.tapped_layers):
+        raise ContractMismatch(
+            f"the first target taps layers {list(first.tapped_layers)}, this one "
+            f"{list(other.tapped_layers)}: start it with the same --tapped-layers",
+            field="tapped_layers",
+        )
+
+
 def check_pairing(target: Describe, drafter: Describe) -> None:
     """Refuses a drafter whose proposals would be noise for this target.
 

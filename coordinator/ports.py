@@ -65,10 +65,6 @@ class TargetPort(Protocol):
         """When the target last said anything at all, on the clock of the rounds."""
         ...
 
-    async def wait_connected(self, timeout_seconds: float) -> bool:
-        """Waits for a connection; False when the time is over."""
-        ...
-
     def attach(self, request_id: str, inbox: Inbox) -> None:
         """From now on the request's events, and the loss of the stream, go to this inbox."""
         ...

@@ -15,12 +15,12 @@ def server_info(
     coordinator_id: str, backends: Backends, defaults: PlanDefaults, slots: Slots
 ) -> coordinator_pb2.GetServerInfoResponse:
     """The answer to GetServerInfo."""
-    target, drafter = backends.target, backends.drafter
+    target, drafter = backends.targets.describe, backends.drafter
     response = coordinator_pb2.GetServerInfoResponse(
         version=metadata.version("dlite"),
         coordinator_id=coordinator_id,
         protocol=common_pb2.Protocol(major=rpc.PROTOCOL_MAJOR, minor=rpc.PROTOCOL_MINOR),
-        target=target.describe,
+        target=target,
         num_running=slots.num_used,
         num_waiting=slots.num_waiting,
         default_num_draft_tokens=defaults.num_draft_tokens,
@@ -31,7 +31,7 @@ def server_info(
     response.drafter_connected = drafter.is_available
     if drafter.describe is not None:
         response.drafter.CopyFrom(drafter.describe)
-        response.warnings.extend(pairing_warnings(target.describe, drafter.describe))
+        response.warnings.extend(pairing_warnings(target, drafter.describe))
     if drafter.refusal:
         response.warnings.append(drafter.refusal)
     return response

@@ -1,4 +1,4 @@
-"""What a request is given to run with: the two services, the epoch counter, the limits."""
+"""What a request is given to run with: the services, the epoch counter, the limits."""
 
 from __future__ import annotations
 
@@ -6,46 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator.cohorts import Cohorts
+from coordinator.config import CoordinatorConfig
 from coordinator.exchange import Timers
-from coordinator.ports import DraftPort, TargetPort
+from coordinator.ports import DraftPort
+from coordinator.target_members import TargetMembers
+from coordinator.target_pool import TargetPool
 from coordinator.tenants import Tenants
 from coordinator.tokenizer import Tokenizer
-from coordinator.trace.feed import RoundFeed
 
 
 @dataclass(frozen=True)
 class Backends:
     """What a coordinator works with, and for whom; `drafter` is None when there is none."""
 
-    target: TargetPort
+    targets: TargetMembers
     drafter: DraftPort | None
     tokenizer: Tokenizer
     tenants: Tenants = field(default_factory=Tenants)
-
-
-class Epochs:
-    """One strictly increasing counter for all requests of a coordinator, from the clock's
-    milliseconds: a request id that is used again always has a higher epoch."""
-
-    def __init__(self, start: int) -> None:
-        self._last = start
-
-    def next(self, above: int = 0) -> int:
-        self._last = max(self._last, above) + 1
-        return self._last
-
-
-@dataclass(frozen=True)
-class Services:
-    """The two services as one request uses them; `drafter` is None when there is none. Rounds that
-    have ended are told to `feed`; `cohorts` are those of this pair."""
-
-    target: TargetPort
-    drafter: DraftPort | None
-    epochs: Epochs
-    feed: RoundFeed
-    cohorts: Cohorts
 
 
 @dataclass(frozen=True)
@@ -57,6 +34,15 @@ class RoundLimits:
     client_stall_seconds: float
     target_loss_seconds: float
 
+    @classmethod
+    def of(cls, config: CoordinatorConfig) -> RoundLimits:
+        return cls(
+            Timers(config.resend_seconds, config.hang_seconds),
+            config.draft_timeout_seconds,
+            config.client_stall_seconds,
+            config.target_loss_seconds,
+        )
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -67,7 +53,7 @@ class Setting:
         now: seconds, monotonic.
     """
 
-    services: Services
+    targets: TargetPool
     limits: RoundLimits
     tokenizer: Tokenizer
     max_queued: int

@@ -82,12 +82,14 @@ class _Line:
 
 
 class Slots:
-    """Places for `capacity` texts, and a queue for `max_waiting` requests of each tenant.
+    """Places for `capacity` texts at each target, and a queue for `max_waiting` requests of each tenant.
 
-    Invariant: `num_used` is the sum over granted places, at most `capacity`; whoever's turn it is does
-    not fit, or nobody waits who may run (so a request of many texts is not overtaken for ever).
+    Invariant: `num_used` is the sum over granted places, and nothing is granted beyond the capacity (which
+    falls with a target that is lost); whoever's turn it is does not fit, or nobody waits who may run (so a
+    request of many texts is not overtaken for ever).
 
     Args:
+        capacity: of one target.
         limits_of: of a tenant.
     """
 
@@ -97,7 +99,7 @@ class Slots:
         max_waiting: int,
         limits_of: Callable[[str], TenantLimits] = lambda _: TenantLimits(),
     ) -> None:
-        self._capacity = capacity
+        self._capacity = self._capacity_of_one = capacity
         self._max_waiting = max_waiting
         self._limits_of = limits_of
         self._granted: set[Place] = set()
@@ -114,6 +116,11 @@ class Slots:
         """Requests in the queues."""
         return sum(len(line.queue) for line in self._lines.values())
 
+    def scale(self, num_targets: int) -> None:
+        """From now on there are places for `capacity` texts at each of so many targets."""
+        self._capacity = self._capacity_of_one * num_targets
+        self._grant()
+
     def require_room(self, num_texts: int, tenant: str = NOBODY) -> None:
         """Refuses what cannot be queued, before any work is done for it.
 
@@ -122,7 +129,7 @@ class Slots:
             Busy: the tenant's queue is full.
         """
         limits = self._limits_of(tenant)
-        most = min(self._capacity, limits.max_running or self._capacity)
+        most = min(self._capacity_of_one, limits.max_running or self._capacity_of_one)
         if num_texts > most:
             raise InvalidRequest(
                 f"{num_texts} choices, but at most {most} texts run at once: ask for fewer", field="n"

@@ -14,10 +14,12 @@ from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
 from coordinator.draft_link import DraftLink
 from coordinator.draft_pool import DraftPool
-from coordinator.gauges import Gauges, Link
+from coordinator.gauges import Gauges, Links, NamedLink
+from coordinator.membership import Membership
 from coordinator.server import OPERATOR_METHODS, CoordinatorServicer
 from coordinator.services import Backends
 from coordinator.target_link import TargetLink
+from coordinator.target_members import TargetMembers
 from coordinator.tenants import Tenants, read_tenants
 from coordinator.tokenizer_fetch import fetch_tokenizer
 from coordinator.trace.watch import Watch, start_watch
@@ -45,12 +47,30 @@ class Ports:
 
 
 @dataclass(frozen=True, eq=False)
+class Replicas:
+    """All targets and drafters of a coordinator."""
+
+    targets: TargetMembers
+    drafters: DraftPool
+
+    def links(self) -> list[NamedLink]:
+        """Their streams, of those that are there now."""
+        targets = [NamedLink("target", address, link) for address, link in self.targets.links.items()]
+        drafters = [NamedLink("draft", address, link) for address, link in self.drafters.links.items()]
+        return targets + drafters
+
+    async def stop(self) -> None:
+        """Ends all streams with an end frame."""
+        await self.drafters.stop()
+        await self.targets.stop()
+
+
+@dataclass(frozen=True, eq=False)
 class RunningCoordinator:
     """A started coordinator."""
 
     coordinator: Coordinator
-    target: TargetLink
-    drafters: DraftPool
+    replicas: Replicas
     ports: Ports
     drain_seconds: float
 
@@ -68,34 +88,31 @@ class RunningCoordinator:
         """Lets running requests end, ends the streams with an end frame, closes the ports."""
         await self.ports.server.set_ready(False)
         await self.coordinator.drain(self.drain_seconds)
-        await self.drafters.stop()
-        await self.target.stop()
+        await self.replicas.stop()
         await self.ports.stop()
 
 
 class Readiness:
-    """Keeps the health service in step with the connection to the target."""
+    """Keeps the health service in step with the connections to the targets: any of them is enough."""
 
-    def __init__(self) -> None:
-        self._server: rpc.RunningServer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def watch(self, server: rpc.RunningServer) -> None:
+    def __init__(self, targets: TargetMembers, server: rpc.RunningServer) -> None:
+        self._targets = targets
         self._server = server
+        self._tasks: set[asyncio.Task[None]] = set()
+        targets.watch(self._note)
 
-    def note(self, connected: bool) -> None:
-        """The target came or went."""
-        if self._server is not None:
-            task = asyncio.create_task(self._server.set_ready(connected))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _note(self) -> None:
+        """A target came or went."""
+        task = asyncio.create_task(self._server.set_ready(self._targets.is_connected))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     """Starts a coordinator and waits until it is ready.
 
-    A drafter that is not there yet, or does not fit, is a warning: the coordinator decodes without it
-    and takes it up when it comes.
+    A drafter or a further target that is not there yet, or does not fit, is a warning: the coordinator
+    works without it and takes it up when it comes.
 
     Raises:
         InvalidRequest: a file of its security cannot be used.
@@ -105,36 +122,31 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     coordinator_id = f"coordinator-{uuid.uuid4().hex[:12]}"
     tenants = read_tenants(config.auth_tokens) if config.auth_tokens is not None else Tenants()
     front, behind = _security(config, tenants)
-    readiness = Readiness()
-    target_endpoint = Endpoint(config.target_address, behind)
-    shape = config.emulated_target_link
-    target = TargetLink(
-        target_endpoint, coordinator_id, config.resend_seconds, readiness.note, emulated=shape
-    )
+    targets = target_members(config, behind, coordinator_id)
     drafters: DraftPool | None = None
-    target.start()
     try:
-        if not await target.wait_connected(config.connect_seconds):
+        targets.set_addresses(config.target_addresses)
+        if not await targets.wait_connected(config.connect_seconds):
             raise Unavailable(
                 f"no target answers at {config.target_address} within {config.connect_seconds:g} s: "
                 "is `dlite target` running there?"
             )
-        tokenizer = await fetch_tokenizer(target_endpoint, target.describe.tokenizer_hash)
-        drafters = draft_pool(config, behind, coordinator_id, target.describe)
+        address = next(each.address for each in targets if each.port.is_connected)
+        tokenizer = await fetch_tokenizer(Endpoint(address, behind), targets.describe.tokenizer_hash)
+        drafters = draft_pool(config, behind, coordinator_id, targets.describe)
         await _connect(drafters, config)
-        backends = Backends(target, drafters, tokenizer, tenants)
+        replicas = Replicas(targets, drafters)
+        backends = Backends(targets, drafters, tokenizer, tenants)
         coordinator = Coordinator(config, coordinator_id, backends, time.time_ns() // 1_000_000)
-        links: dict[str, Link] = {"target": target} | ({"draft": drafters} if config.draft_addresses else {})
-        watch = start_watch(coordinator, backends, links, config, target.kv_stats)
-        ports = await _open_ports(config, coordinator, watch, links, front)
+        watch = start_watch(coordinator, backends, replicas.links, config)
+        ports = await _open_ports(config, coordinator, watch, replicas, front)
     except BaseException:
-        for link in (drafters, target):
-            if link is not None:
-                await link.stop()
+        for pool in (drafters, targets):
+            if pool is not None:
+                await pool.stop()
         raise
-    readiness.watch(ports.server)
-    await ports.server.set_ready(target.is_connected)
-    return RunningCoordinator(coordinator, target, drafters, ports, config.drain_seconds)
+    Readiness(targets, ports.server)
+    return RunningCoordinator(coordinator, replicas, ports, config.drain_seconds)
 
 
 def _security(config: CoordinatorConfig, tenants: Tenants) -> tuple[ServerSecurity, ClientSecurity]:
@@ -144,9 +156,7 @@ def _security(config: CoordinatorConfig, tenants: Tenants) -> tuple[ServerSecuri
     return front, files.client()
 
 
-def _start_admin(
-    config: CoordinatorConfig, coordinator: Coordinator, links: dict[str, Link]
-) -> AdminServer | None:
+def _start_admin(config: CoordinatorConfig, coordinator: Coordinator, links: Links) -> AdminServer | None:
     if not config.admin_address:
         return None
     metrics = coordinator.metrics
@@ -158,21 +168,32 @@ async def _open_ports(
     config: CoordinatorConfig,
     coordinator: Coordinator,
     watch: Watch,
-    links: dict[str, Link],
+    replicas: Replicas,
     security: ServerSecurity,
 ) -> Ports:
     """Opens both ports; when one cannot be had nothing stays open."""
     servicer = CoordinatorServicer(coordinator, config.client_stall_seconds, security.tokens)
-    service = servicer.service(watch.observer.methods())
+    membership = Membership(replicas.targets, replicas.drafters, coordinator.feed.draft_sums)
+    service = servicer.service({**watch.observer.methods(), **membership.methods()})
     admin: AdminServer | None = None
     try:
-        admin = _start_admin(config, coordinator, links)
+        admin = _start_admin(config, coordinator, replicas.links)
         return Ports(await rpc.start_server(service, config.address, security), admin, watch)
     except BaseException:
         if admin is not None:
             admin.stop()
         await watch.stop()
         raise
+
+
+def target_members(config: CoordinatorConfig, behind: ClientSecurity, coordinator_id: str) -> TargetMembers:
+    """The targets of a coordinator, nobody in it yet."""
+
+    def connect(address: str, on_change: Callable[[bool], None]) -> TargetLink:
+        endpoint, shape = Endpoint(address, behind), config.emulated_target_link
+        return TargetLink(endpoint, coordinator_id, config.resend_seconds, on_change, emulated=shape)
+
+    return TargetMembers(connect, config.drain_seconds)
 
 
 def draft_pool(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,8 @@ log = logging.getLogger("dlite.links")
 METHOD = "/dlite.v1.Target/Decode"
 # A target that works says how far it is once a second; what it said is old after this time.
 _PROGRESS_SECONDS = 3.0
+# No text has this name, nor so low an epoch: its Close does nothing but show that the engine answers.
+_NOBODY = "~"
 
 
 def _pack(commands: list[target_pb2.Command]) -> target_pb2.TargetCommand:
@@ -29,7 +32,7 @@ def _pack(commands: list[target_pb2.Command]) -> target_pb2.TargetCommand:
 
 
 class TargetLink:
-    """A `TargetPort` over gRPC.
+    """A `TargetStream` over gRPC.
 
     Invariant: `_closing` holds the closes that this stream's target has not confirmed yet; with the
     stream they are over, because the target frees everything of a stream that ends.
@@ -52,14 +55,18 @@ class TargetLink:
         self.estimate = LinkEstimate()
         self.num_lost = 0
         self.num_stale = 0
+        self.refusal = ""
+        self.last_error = ""
         self._coordinator_id = coordinator_id
         self._resend_seconds = resend_seconds
         self._on_change = on_change
         self._now = now
         self._describe: common_pb2.Describe | None = None
-        self._progress: target_pb2.Progress | None = None
-        self._progress_at = 0.0
+        self._progress = target_pb2.Progress()
+        self._progress_at = -math.inf
+        self._accept: Callable[[common_pb2.Describe], None] | None = None
         self._connected = asyncio.Event()
+        self._is_suspect = False  # it owed an answer: a Welcome shows nothing of its engine
         self._inboxes: dict[str, Inbox] = {}
         self._closing: dict[tuple[str, int], target_pb2.Command] = {}
         self._close_timer: asyncio.TimerHandle | None = None
@@ -80,15 +87,17 @@ class TargetLink:
         """From now on round trips are told to this estimate."""
         self.estimate = estimate
 
+    def require(self, accept: Callable[[common_pb2.Describe], None]) -> None:
+        self._accept = accept
+
     @property
     def rtt_seconds(self) -> float | None:
-        """Round trip of the wire alone, from the last echoed stamp."""
         return self._stamps.last_rtt_seconds
 
     def kv_stats(self) -> coordinator_pb2.KvStats | None:
         """How full the target's pool is; None when it has said nothing of late."""
         progress = self._progress
-        if progress is None or self._now() - self._progress_at > _PROGRESS_SECONDS:
+        if self._now() - self._progress_at > _PROGRESS_SECONDS:
             return None
         return coordinator_pb2.KvStats(
             pages_held=progress.pages_held,
@@ -131,6 +140,7 @@ class TargetLink:
 
     def suspect(self) -> None:
         log.warning("the target says nothing: cutting the stream")
+        self._is_suspect = True
         self._link.cut()
 
     # What follows is called by the stream.
@@ -165,6 +175,7 @@ class TargetLink:
 
     def on_lost(self, reason: str) -> None:
         self._outbox = None
+        self.last_error = reason
         self._closing.clear()
         if not self.is_connected:
             return
@@ -175,6 +186,21 @@ class TargetLink:
         self._on_change(False)
 
     def _on_welcome(self, describe: common_pb2.Describe) -> None:
+        try:
+            self._check(describe)
+        except ContractMismatch as error:
+            self.refusal = str(error)
+            raise
+        self.refusal = ""
+        self._describe = describe
+        if self._is_suspect and self._outbox is not None:
+            alive = close_command(_NOBODY, 1, 0)
+            self._outbox.put_item(alive, alive.ByteSize())
+        else:
+            self._connect()
+
+    def _check(self, describe: common_pb2.Describe) -> None:
+        """Raises ContractMismatch when this is not what it was, or not what it must be."""
         check_protocol(describe, rpc.PROTOCOL_MAJOR)
         known = self._describe
         if known is not None and known.fingerprint != describe.fingerprint:
@@ -183,7 +209,11 @@ class TargetLink:
                 f"{known.fingerprint[:12]}: restart the coordinator to serve another model",
                 field="fingerprint",
             )
-        self._describe = describe
+        if self._accept is not None:
+            self._accept(describe)
+
+    def _connect(self) -> None:
+        self._is_suspect = False
         self._connected.set()
         self._on_change(True)
 
@@ -196,6 +226,8 @@ class TargetLink:
         body = getattr(event, kind)
         if kind in ("closed", "refused"):
             key = (body.request_id, body.epoch)
+            if self._is_suspect and not self.is_connected:
+                self._connect()
             if key in self._closing:
                 del self._closing[key]
                 return

@@ -16,6 +16,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
 from coordinator.ports import Inbox, StreamLost
 from coordinator.services import Backends
+from coordinator.target_members import members_of
 from coordinator.tokenizer import NoTokenizer, Tokenizer
 from draft_service import wire as draft_wire
 from draft_service.batcher import Answer, Batcher
@@ -171,7 +172,7 @@ async def in_process(
             describe = draft_wire.write_description(drafter.description, built.description.threads)
             draft_port = DrafterPort(batcher, describe)
         config = CoordinatorConfig.load(None, target_address="in-process")
-        backends = Backends(port, draft_port, tokenizer or NoTokenizer())
+        backends = Backends(members_of(port), draft_port, tokenizer or NoTokenizer())
         coordinator = Coordinator(config, COORDINATOR_ID, backends, epoch_start())
         yield InProcess(coordinator, port)
         await coordinator.drain(0.0)

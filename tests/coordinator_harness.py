@@ -15,6 +15,7 @@ from coordinator.draft_link import DraftLink
 from coordinator.ports import Inbox, StreamLost
 from coordinator.question import Question
 from coordinator.services import Backends
+from coordinator.target_members import members_of
 from coordinator.tokenizer import Tokenizer, load_tokenizer, tokenizer_hash
 from protos import common_pb2, coordinator_pb2, draft_pb2, rpc, target_pb2
 from protos.errors import DliteError, Unavailable
@@ -180,7 +181,7 @@ def shared_tokenizer() -> Tokenizer:
 
 
 def make_coordinator(port: TablePort, drafter: ScriptedDrafter | None = None, **config: Any) -> Coordinator:
-    backends = Backends(port, drafter, shared_tokenizer())
+    backends = Backends(members_of(port), drafter, shared_tokenizer())
     return Coordinator(make_config(**config), "test", backends, 1000, lambda count: b"\7" * count)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.gauges import Gauges
+from coordinator.gauges import Gauges, NamedLink
 from coordinator.metrics import Metrics
 from coordinator.slots import Slots
 from coordinator.tuner.link_estimate import LinkEstimate
@@ -42,7 +42,7 @@ def exported() -> dict[str, set[str]]:
     from prometheus_client import generate_latest
 
     metrics = Metrics("m", 4)
-    metrics.registry.register(Gauges("m", Slots(1, 1), {"target": Link()}))
+    metrics.registry.register(Gauges("m", Slots(1, 1), lambda: [NamedLink("target", "a:1", Link())]))
     usage = coordinator_pb2.Usage(prompt_tokens=1, completion_tokens=2)
     ledger = coordinator_pb2.Ledger(verified_per_position=[1], accepted_per_position=[1])
     finished = coordinator_pb2.Finished(finish_reason=1, usage=usage, ledger=ledger)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from coordinator.draft_link import DraftLink
-from coordinator.gauges import Gauges
+from coordinator.gauges import Gauges, NamedLink
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2
 from protos.stream import Stamps
@@ -152,4 +152,4 @@ def _gauges(link: DraftLink) -> Gauges:
         num_used = 0
         num_waiting = 0
 
-    return Gauges("m", Idle(), {"draft": link})
+    return Gauges("m", Idle(), lambda: [NamedLink("draft", "a:1", link)])

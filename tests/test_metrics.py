@@ -43,7 +43,17 @@ SPECULATION = (
     *("spec_decode_num_accepted_tokens", "generation_tokens"),
 )
 # Labels may say these things and nothing else.
-ALLOWED_LABELS = {"model_name", "finished_reason", "position", "part", "link", "kind", "reason", "le"}
+ALLOWED_LABELS = {
+    "model_name",
+    "finished_reason",
+    "position",
+    "part",
+    "link",
+    "address",
+    "kind",
+    "reason",
+    "le",
+}
 
 
 def values(registry: CollectorRegistry) -> dict[str, float]:

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from coordinator.client import AsyncClient
 from coordinator.spans import MAX_ROUNDS, Spans, is_sampled, make_provider, open_spans
 from coordinator.startup import RunningCoordinator, start_coordinator
+from coordinator.target_link import TargetLink
 from protos.errors import DliteError
 from tests.coordinator_fakes import TableEngine, counting
 from tests.coordinator_harness import make_config, request, serve_target
@@ -75,13 +76,15 @@ async def test_of_a_share_of_none_only_failed_requests_are_told() -> None:
                 assert exporter.get_finished_spans() == ()
                 stream = client.generate(request(max_tokens=5000, request_id="lost"), 30.0)
                 await anext(stream)
-                running.target._link.cut()
-                running.target._link._stopping = True
+                (link,) = running.replicas.targets.links.values()
+                assert isinstance(link, TargetLink)
+                link._link.cut()
+                link._link._stopping = True
                 with pytest.raises(DliteError):
                     async for _ in stream:
                         pass
         (text, *_) = [span for span in exporter.get_finished_spans() if span.parent is None]
-        running.target._link._stopping = False
+        link._link._stopping = False
         await running.stop()
     assert json.loads(text.to_json())["status"]["status_code"] == "ERROR"
 

@@ -17,6 +17,7 @@ from coordinator.commands import close_command
 from coordinator.coordinator import Coordinator
 from coordinator.ports import Inbox
 from coordinator.services import Backends
+from coordinator.target_members import members_of
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, target_pb2
 from tests.coordinator_fakes import TableEngine, V, counting
@@ -269,7 +270,7 @@ def timed_pair(
     """
     target = TimedTarget(costs)
     drafter = TimedDrafter(costs, target, acceptance, confidence or acceptance)
-    backends = Backends(target, drafter, shared_tokenizer())
+    backends = Backends(members_of(target), drafter, shared_tokenizer())
     now = asyncio.get_running_loop().time
     config = make_config(resend_seconds=60.0, hang_seconds=600.0)
     return Coordinator(config, "test", backends, 1000, lambda count: b"\7" * count, now), target, drafter

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from coordinator.gauges import Link, Load
+from coordinator.gauges import Links, Load, NamedLink
 from coordinator.trace.feed import RoundFeed
 from coordinator.trace.format import Header, pack_header
 from coordinator.trace.writer import Waiting
@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 0.1
 _BATCH = 512
 MAX_WAITING = 16_384
 
-Explain = Callable[[], Explanation | None]
+Explain = Callable[[str], tuple[str, Explanation | None]]
 AskKv = Callable[[], "pb.KvStats | None"]
 
 
@@ -35,17 +35,17 @@ class Observer:
 
     Args:
         load: texts that run, requests that wait.
-        links: by name, "target" and "draft".
-        explain: the tuner's; None before it has a plan.
+        explain: the tuner's of a target ("": of the busiest), and which target that is; None before it has a
+            plan.
         about: see `Header`, asked anew for each trace, because a drafter may come later.
-        ask_kv: how full the target is; None while it says nothing.
+        ask_kv: how full the targets are; None while they say nothing.
     """
 
     def __init__(
         self,
         feed: RoundFeed,
         load: Load,
-        links: Mapping[str, Link],
+        links: Links,
         explain: Explain,
         about: Callable[[], Mapping[str, str | int | float]],
         ask_kv: AskKv,
@@ -71,7 +71,7 @@ class Observer:
             seconds=time.monotonic(),
             num_running=self._load.num_used,
             num_waiting=self._load.num_waiting,
-            links=[_link_stats(name, link) for name, link in self._links.items()],
+            links=[_link_stats(each) for each in self._links()],
         )
         self._feed.fill(response)
         kv = self._ask_kv()
@@ -94,8 +94,10 @@ class Observer:
     async def explain_tuner(
         self, message: pb.ExplainTunerRequest, context: rpc.Context
     ) -> pb.ExplainTunerResponse:
-        found = self._explain()
-        return pb.ExplainTunerResponse() if found is None else explanation_to(found)
+        address, found = self._explain(message.target_address)
+        response = pb.ExplainTunerResponse() if found is None else explanation_to(found)
+        response.target_address = address
+        return response
 
 
 def explanation_to(found: Explanation) -> pb.ExplainTunerResponse:
@@ -120,9 +122,14 @@ def explanation_to(found: Explanation) -> pb.ExplainTunerResponse:
     )
 
 
-def _link_stats(name: str, link: Link) -> pb.LinkStats:
+def _link_stats(named: NamedLink) -> pb.LinkStats:
+    link = named.link
     stats = pb.LinkStats(
-        name=name, is_connected=link.is_connected, num_lost=link.num_lost, num_stale=link.num_stale
+        name=named.name,
+        address=named.address,
+        is_connected=link.is_connected,
+        num_lost=link.num_lost,
+        num_stale=link.num_stale,
     )
     report = link.estimate.report()
     if report.num_samples:

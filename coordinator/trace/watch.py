@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
-from coordinator.gauges import Link
+from coordinator.gauges import Links
 from coordinator.services import Backends
 from coordinator.spans import Spans, open_spans
-from coordinator.trace.observer import AskKv, Observer, header_now
+from coordinator.trace.observer import Observer, header_now
 from coordinator.trace.writer import TraceWriter
 
 
@@ -38,14 +37,12 @@ class Watch:
 def start_watch(
     coordinator: Coordinator,
     backends: Backends,
-    links: Mapping[str, Link],
+    links: Links,
     config: CoordinatorConfig,
-    ask_kv: AskKv,
 ) -> Watch:
     """Begins to watch a coordinator.
 
     Args:
-        ask_kv: how full the target is; None while it says nothing.
         config: where rounds are written, and where spans go.
 
     Raises:
@@ -56,7 +53,12 @@ def start_watch(
         return about(backends)
 
     observer = Observer(
-        coordinator.feed, coordinator.load, links, coordinator.cohorts.tuner.explain, about_now, ask_kv
+        coordinator.feed,
+        coordinator.load,
+        links,
+        backends.targets.explain,
+        about_now,
+        backends.targets.kv_stats,
     )
     listening = ExitStack()
     writer = None
@@ -71,7 +73,7 @@ def start_watch(
 
 def about(backends: Backends) -> dict[str, str | int | float]:
     """What the header of a trace says of target and drafter."""
-    target = backends.target.describe
+    target = backends.targets.describe
     found: dict[str, str | int | float] = {
         "model": PurePath(target.model).name,
         "model_fingerprint": target.fingerprint,
