@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coordinator import slots
+from deploy.cluster import autoscale
+from deploy.cluster.controller import Controller
+from deploy.cluster.host import HostStatus
+from deploy.cluster.plan import Actor
 from protos import logs, tokens
 from target_service.prefix_cache import PrefixCache
 from tests.wrong_builds import WrongBuild
@@ -30,6 +34,31 @@ def _tracebacks_with_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "format_exception", lambda info, _record_text: right(info, True))
 
 
+def _told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def register(self: Controller, actor: Actor, status: HostStatus) -> None:
+        self.members[actor.name].status = status
+
+    monkeypatch.setattr(Controller, "register", register)
+
+
+def _ended_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def until_unused(_self: Controller, _addresses: set[str]) -> None:
+        return
+
+    monkeypatch.setattr(Controller, "_until_unused", until_unused)
+
+
+def _forgetful_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def recover(_self: Controller) -> None:
+        return
+
+    monkeypatch.setattr(Controller, "recover", recover)
+
+
+def _to_and_fro(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoscale, "SLACK", 2.0)
+
+
 CLUSTER_BUILDS: dict[str, WrongBuild] = {
     "pages-of-everybody": WrongBuild(
         says="a tenant finds the pages of another, and learns by the time what that one has asked",
@@ -50,5 +79,25 @@ CLUSTER_BUILDS: dict[str, WrongBuild] = {
         says="a traceback in the log quotes what the exception says, and with it a prompt",
         apply=_tracebacks_with_messages,
         check="tests/test_logs.py::test_a_traceback_withholds_what_the_exception_says",
+    ),
+    "coordinators-told-once": WrongBuild(
+        says="a coordinator that starts again keeps the replicas that its flags named, which may be gone",
+        apply=_told_once,
+        check="tests/test_cluster_controller.py::test_a_coordinator_that_starts_again_is_told_again",
+    ),
+    "ended-under-load": WrongBuild(
+        says="a replica that leaves is ended while coordinators still use it",
+        apply=_ended_under_load,
+        check="tests/test_cluster_controller.py::test_a_replica_that_leaves_ends_when_nobody_uses_it",
+    ),
+    "forgetful-controller": WrongBuild(
+        says="a controller that starts again knows none of its actors, and makes them all once more",
+        apply=_forgetful_controller,
+        check="tests/test_cluster_controller.py::test_a_controller_that_starts_again_takes_up_what_is_there",
+    ),
+    "to-and-fro": WrongBuild(
+        says="drafters are taken away at a load that calls for them",
+        apply=_to_and_fro,
+        check="tests/test_autoscale.py::test_a_decision_is_not_taken_back_under_the_same_load",
     ),
 }

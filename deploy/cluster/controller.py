@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from deploy.cluster.host import HostStatus
 from deploy.cluster.members import Changes, Fleet, Member, Operator, Replica
@@ -81,8 +82,7 @@ class Controller:
         async def ask(member: Member) -> None:
             status = await self._fleet.status(member.actor.name)
             # An address once known is kept: coordinators hold on to it until there is another.
-            if status.address or not member.status.address:
-                member.status = status
+            member.status = replace(status, address=status.address or member.status.address)
 
         await asyncio.gather(*(ask(member) for member in list(self.members.values())))
 
