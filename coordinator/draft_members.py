@@ -38,7 +38,7 @@ class Members:
         self._estimates: WeakSet[LinkEstimate] = WeakSet()
 
     def __iter__(self) -> Iterator[Standing]:
-        return iter(self._standings.values())
+        return iter(tuple(self._standings.values()))
 
     def __len__(self) -> int:
         return len(self._standings)

@@ -44,6 +44,13 @@ class PoolQuestion(Question):
 
     def answer(self, holder: Holder, proposal: draft_pb2.Proposal) -> None:
         if not self.done():
+            if proposal.HasField("refusal") and not proposal.refusal.field:
+                # Nothing is wrong with the question: the replica is full, or has failed.
+                holder.note_failure()
+                self.pool.move(self)
+                if len(self.holders) > 1:
+                    self.lose(holder, proposal.refusal.message)
+                    return
             self.pool.note_answer(self, holder, proposal)
         super().answer(holder, proposal)
 

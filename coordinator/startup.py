@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from coordinator.admin import AdminServer
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import Coordinator
+from coordinator.draft_gauges import DraftGauges
 from coordinator.draft_link import DraftLink
 from coordinator.draft_pool import DraftPool
-from coordinator.gauges import Gauges, Links, NamedLink
+from coordinator.gauges import Gauges, NamedLink
 from coordinator.membership import Membership
 from coordinator.server import OPERATOR_METHODS, CoordinatorServicer
 from coordinator.services import Backends
@@ -156,11 +157,14 @@ def _security(config: CoordinatorConfig, tenants: Tenants) -> tuple[ServerSecuri
     return front, files.client()
 
 
-def _start_admin(config: CoordinatorConfig, coordinator: Coordinator, links: Links) -> AdminServer | None:
+def _start_admin(
+    config: CoordinatorConfig, coordinator: Coordinator, replicas: Replicas
+) -> AdminServer | None:
     if not config.admin_address:
         return None
     metrics = coordinator.metrics
-    metrics.registry.register(Gauges(metrics.model, coordinator.load, links))
+    metrics.registry.register(Gauges(metrics.model, coordinator.load, replicas.links))
+    metrics.registry.register(DraftGauges(metrics.model, replicas.drafters, coordinator.feed.draft_sums))
     return AdminServer(config.admin_address, metrics.registry, lambda: coordinator.is_ready)
 
 
@@ -177,7 +181,7 @@ async def _open_ports(
     service = servicer.service({**watch.observer.methods(), **membership.methods()})
     admin: AdminServer | None = None
     try:
-        admin = _start_admin(config, coordinator, replicas.links)
+        admin = _start_admin(config, coordinator, replicas)
         return Ports(await rpc.start_server(service, config.address, security), admin, watch)
     except BaseException:
         if admin is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.draft_gauges import DraftGauges
 from coordinator.gauges import Gauges, NamedLink
 from coordinator.metrics import Metrics
 from coordinator.slots import Slots
@@ -36,6 +37,15 @@ class Link:
             self.estimate.note(0.001 + size * 1e-4, size * 100_000)
 
 
+class Drafters:
+    """A pool as gauges see it."""
+
+    num_asked, num_hedged, num_moved = 100, 3, 1
+
+    def replicas(self) -> list[coordinator_pb2.Replica]:
+        return [coordinator_pb2.Replica(address="b:1", num_running=2)]
+
+
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Names of all series of a coordinator that has served a text, and their labels."""
@@ -43,6 +53,8 @@ def exported() -> dict[str, set[str]]:
 
     metrics = Metrics("m", 4)
     metrics.registry.register(Gauges("m", Slots(1, 1), lambda: [NamedLink("target", "a:1", Link())]))
+    sums = [coordinator_pb2.DraftSums(fingerprint="f" * 64, num_rounds=3)]
+    metrics.registry.register(DraftGauges("m", Drafters(), lambda: sums))
     usage = coordinator_pb2.Usage(prompt_tokens=1, completion_tokens=2)
     ledger = coordinator_pb2.Ledger(verified_per_position=[1], accepted_per_position=[1])
     finished = coordinator_pb2.Finished(finish_reason=1, usage=usage, ledger=ledger)

@@ -66,7 +66,7 @@ class RoundFeed:
 
     def draft_sums(self) -> list[coordinator_pb2.DraftSums]:
         """Rounds by the fingerprint of their drafter, in the order in which these came."""
-        return [sums.to_message(fingerprint) for fingerprint, sums in self._drafters.items()]
+        return [sums.to_message(fingerprint) for fingerprint, sums in list(self._drafters.items())]
 
     def fill(self, response: coordinator_pb2.GetStatsResponse) -> None:
         """Puts all sums into a message."""
