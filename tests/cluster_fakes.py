@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from deploy.cluster.controller import Controller
 from deploy.cluster.host import HostStatus
-from deploy.cluster.members import Replica
 from deploy.cluster.plan import Actor
 from deploy.cluster.spec import ClusterSpec
+from protos import coordinator_pb2 as pb
 from protos.errors import Unavailable
 
 
@@ -34,20 +34,44 @@ class FakeCoordinator:
     """
 
     told: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
-    known: dict[str, str] = field(default_factory=dict)
+    known: dict[str, pb.ReplicaState] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     answers: bool = True
+    drafts: dict[str, pb.DraftSums] = field(default_factory=dict)
 
     def set(self, targets: Sequence[str], drafts: Sequence[str]) -> None:
         self.told.append((tuple(targets), tuple(drafts)))
         for address in self.known:
             if address not in (*targets, *drafts):
-                self.known[address] = "draining"
-        self.known.update(dict.fromkeys((*targets, *drafts), "serving"))
+                self.known[address] = pb.REPLICA_STATE_DRAINING
+        self.known.update(dict.fromkeys((*targets, *drafts), pb.REPLICA_STATE_SERVING))
+
+    def replicas(self) -> list[pb.Replica]:
+        return [
+            pb.Replica(address=address, state=state, num_running=self.loads.get(address, 0))
+            for address, state in self.known.items()
+        ]
+
+    @property
+    def is_draining(self) -> bool:
+        return pb.REPLICA_STATE_DRAINING in self.known.values()
+
+    def draft(self, model: str, acceptance: float, num_rounds: int) -> None:
+        """Rounds with two proposals, of a drafter whose fingerprint is its model's name."""
+        sums = self.drafts.setdefault(model, pb.DraftSums(fingerprint=model))
+        first, second = round(num_rounds * acceptance), round(num_rounds * acceptance**2)
+        for counts, more in (
+            (sums.reached_per_position, (num_rounds, first)),
+            (sums.accepted_per_position, (first, second)),
+        ):
+            counts[:] = [have + new for have, new in zip(counts or (0, 0), more, strict=True)]
+        sums.num_rounds += num_rounds
+        sums.num_tokens += num_rounds + first + second
 
     def finish(self) -> None:
         """What drains has done its work."""
-        self.known = {address: state for address, state in self.known.items() if state != "draining"}
+        gone = pb.REPLICA_STATE_DRAINING
+        self.known = {address: state for address, state in self.known.items() if state != gone}
 
 
 @dataclass(eq=False)
@@ -60,6 +84,9 @@ class FakeWorld:
     ended: list[str] = field(default_factory=list)
     text: str | None = None
     num_ports: int = 1000
+    # Under load: acceptance by the drafter's model, and the model by address.
+    acceptance: dict[str, float] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
 
     async def create(self, actor: Actor) -> None:
         assert actor.name not in self.actors, f"{actor.name} is there already"
@@ -88,11 +115,17 @@ class FakeWorld:
             raise Unavailable("no answer")
         found.set(targets, drafts)
 
-    async def replicas(self, address: str) -> list[Replica]:
+    async def list_replicas(self, address: str) -> pb.ListReplicasResponse:
         found = self.coordinators[address]
         if not found.answers:
             raise Unavailable("no answer")
-        return [Replica(each, state, found.loads.get(each, 0)) for each, state in found.known.items()]
+        replicas = found.replicas()
+        for each in replicas:
+            each.fingerprint = self.models.get(each.address, "")
+            if each.fingerprint in self.acceptance and each.state == pb.REPLICA_STATE_SERVING:
+                each.kind = pb.REPLICA_KIND_DRAFTER
+                found.draft(each.fingerprint, self.acceptance[each.fingerprint], 100)
+        return pb.ListReplicasResponse(replicas=replicas, drafts=found.drafts.values())
 
     def serve(self, controller: Controller, *names: str) -> None:
         """These actors' services serve, on new ports, and register."""
@@ -100,7 +133,10 @@ class FakeWorld:
             self.num_ports += 1
             status = replace(HostStatus("serving"), address=f"node:{self.num_ports}")
             self.statuses[name] = status
-            if self.actors[name].kind == "coordinator":
+            actor = self.actors[name]
+            if actor.kind == "draft":
+                self.models[status.address] = actor.command[actor.command.index("--drafter") + 1]
+            if actor.kind == "coordinator":
                 self.coordinators[status.address] = FakeCoordinator()
             controller.register(self.actors[name], status)
 

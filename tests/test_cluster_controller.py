@@ -10,17 +10,20 @@ from dataclasses import replace
 import pytest
 
 from deploy.cluster import controller as controller_module
+from deploy.cluster import registry
 from deploy.cluster.controller import Controller
 from deploy.cluster.host import HostStatus
 from deploy.cluster.scaling import Autoscaler
 from deploy.cluster.spec import ClusterSpec
+from protos import coordinator_pb2 as pb
 from protos.errors import InvalidRequest, NotFound, TimedOut
 from tests.cluster_fakes import FakeCoordinator, FakeWorld, serving, spec
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "TICK_SECONDS", 0.005)
+    monkeypatch.setattr(registry, "TICK_SECONDS", 0.005)
+    monkeypatch.setattr(controller_module, "POLL_SECONDS", 0.005)
 
 
 @contextlib.asynccontextmanager
@@ -60,7 +63,7 @@ async def test_up_makes_what_is_missing_and_ends_what_is_too_much() -> None:
         assert "agents-target-1" not in world.actors
         coordinator.finish()
         ending = asyncio.create_task(controller.apply(spec(targets=2, drafts=1)))
-        await until(lambda: "draining" in coordinator.known.values())
+        await until(lambda: coordinator.is_draining)
         coordinator.finish()
         assert (await ending).ended == ["agents-draft-1"]
         assert "agents-target-1" in world.actors
@@ -85,7 +88,7 @@ async def test_coordinators_are_told_of_every_change() -> None:
         await until(lambda: len(coordinator.told) == 2)
         for each in world.coordinators.values():
             assert each.told[-1] == controller.endpoints() != (targets, drafts)
-            assert {a for a, state in each.known.items() if state == "serving"} == {
+            assert {a for a, state in each.known.items() if state == pb.REPLICA_STATE_SERVING} == {
                 address for addresses in controller.endpoints() for address in addresses
             }
 
@@ -122,7 +125,7 @@ async def test_a_replica_that_leaves_ends_when_nobody_uses_it() -> None:
     async with cluster() as (controller, world, coordinator):
         address = world.statuses["agents-draft-1"].address
         leaving = asyncio.create_task(controller.scale("draft", 1))
-        await until(lambda: coordinator.known[address] == "draining")
+        await until(lambda: coordinator.known[address] == pb.REPLICA_STATE_DRAINING)
         await asyncio.sleep(0.03)
         assert world.ended == []
         coordinator.finish()
@@ -152,7 +155,7 @@ async def test_places_of_the_group_are_used_again() -> None:
     async with cluster() as (controller, world, coordinator):
         place = world.actors["agents-draft-0"].bundle
         draining = asyncio.create_task(controller.drain("agents-draft-0"))
-        await until(lambda: "draining" in coordinator.known.values())
+        await until(lambda: coordinator.is_draining)
         coordinator.finish()
         await draining
         await controller.scale("draft", 3)
@@ -222,7 +225,7 @@ async def test_drafters_follow_their_load() -> None:
         for _ in range(2):
             await autoscaler.look()
         fewer = asyncio.create_task(autoscaler.look())
-        await until(lambda: "draining" in coordinator.known.values())
+        await until(lambda: coordinator.is_draining)
         coordinator.finish()
         await fewer
         assert world.ended == ["agents-draft-2"]

@@ -59,6 +59,16 @@ def _to_and_fro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscale, "SLACK", 2.0)
 
 
+def _one_coordinator_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def announce(self: Controller) -> None:
+        wanted = self.endpoints()
+        for member in self.of("coordinator")[:1]:
+            if member.status.address and member.told != wanted:
+                await self._tell(member, wanted)
+
+    monkeypatch.setattr(Controller, "announce", announce)
+
+
 CLUSTER_BUILDS: dict[str, WrongBuild] = {
     "pages-of-everybody": WrongBuild(
         says="a tenant finds the pages of another, and learns by the time what that one has asked",
@@ -99,5 +109,10 @@ CLUSTER_BUILDS: dict[str, WrongBuild] = {
         says="drafters are taken away at a load that calls for them",
         apply=_to_and_fro,
         check="tests/test_autoscale.py::test_a_decision_is_not_taken_back_under_the_same_load",
+    ),
+    "one-coordinator-swaps": WrongBuild(
+        says="of several coordinators one alone is told of other drafters",
+        apply=_one_coordinator_swaps,
+        check="tests/test_cluster_swap.py::test_better_drafters_stay",
     ),
 }

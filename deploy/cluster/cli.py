@@ -118,6 +118,34 @@ def scale(
 
 
 @deploy.command()
+def swap_drafter(
+    file: File,
+    ray_address: Ray = None,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="drafted rounds compared before and after; 0 compares nothing")
+    ] = 500,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, help="part of the accept length that may be lost")
+    ] = 0.05,
+    watch_seconds: Annotated[float, typer.Option(min=0, help="most time for each of the two")] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Swaps to the drafter that the file says, under load; back to the old one when it accepts less."""
+    from coordinator.swap_job import SwapOptions
+    from deploy.cluster.ray_cluster import Cluster, connected
+    from deploy.cluster.spec import read_spec
+
+    spec = read_spec(file)
+    with connected(ray_address):
+        options = SwapOptions(rounds, tolerance, watch_seconds)
+        result = Cluster(spec.name).swap_drafters(spec, options, _say)
+    lines = [f"{name:<22} {value}" for name, value in result.items()]
+    print(json.dumps(result) if as_json else "\n".join(lines))
+    if not result["is_kept"]:
+        raise typer.Exit(1)
+
+
+@deploy.command()
 def drain(
     member: Annotated[str, typer.Argument(help="a replica's name, as `status` shows it")],
     which: Which = DEFAULT_NAME,
@@ -205,6 +233,7 @@ def _show(found: dict[str, Any]) -> None:
         admin = f"  admin http://{each['admin_address']}" if each["admin_address"] else ""
         error = each["error"].splitlines()[0] if each["error"] and state != "serving" else ""
         typer.echo(f"{each['name']:<28} {state:<9} {each['address'] or '-':<22}{admin} {error}".rstrip())
-    for name, replicas in found["coordinators"].items():
-        for each in replicas:
-            typer.echo(f"{name} sees {each['address']}: {each['state']}, {each['load']} under way")
+    for name, seen in found["coordinators"].items():
+        for each in seen["replicas"]:
+            told = f"{each['state']}, {each['num_running']} under way, {each['num_served']} served"
+            typer.echo(f"{name} sees {each['kind']} {each['address']}: {told} {each['last_error']}".rstrip())

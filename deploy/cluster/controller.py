@@ -1,122 +1,53 @@
-"""What a cluster's controller knows and does: which replicas there are, where they listen, who is told.
-
-It keeps nothing that it could not ask for again: after a restart it finds its members by name.
-"""
+"""Changes of a cluster: more replicas, fewer, other ones."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
 
-from deploy.cluster.host import HostStatus
-from deploy.cluster.members import Changes, Fleet, Member, Operator, Replica
+from deploy.cluster.members import Changes, Fleet, Member, Operator
 from deploy.cluster.plan import KINDS, Actor, Kind, part_of, plan, replica
+from deploy.cluster.registry import Registry, number_of
 from deploy.cluster.spec import ClusterSpec
-from protos.errors import DliteError, InvalidRequest, NotFound, TimedOut
+from protos.errors import Busy, InvalidRequest, NotFound, TimedOut
 
-log = logging.getLogger("dlite.cluster")
-TICK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 DRAIN_SECONDS = 60.0
 
 
-class Controller:
-    """Use on one event loop; `run` keeps coordinators informed."""
+class Controller(Registry):
+    """A registry whose members can be changed, by one caller at a time."""
 
     def __init__(self, spec: ClusterSpec, fleet: Fleet, operator: Operator) -> None:
-        self.spec = spec
-        self._fleet = fleet
-        self._operator = operator
-        self.members: dict[str, Member] = {}
-        self._bundles = [(actor.kind, actor.bundle) for actor in plan(spec).actors]
+        super().__init__(spec, fleet, operator)
         self._changing = asyncio.Lock()
-        self._wake = asyncio.Event()
+        self._long_change = ""
 
-    async def recover(self) -> None:
-        """Takes up the description that was last applied, and the actors that are there already."""
-        text = await self._fleet.remembered()
-        if text is not None:
-            self.spec = ClusterSpec.model_validate_json(text)
-        for actor, status in await self._fleet.found():
-            self.members[actor.name] = Member(actor, status)
+    @contextlib.asynccontextmanager
+    async def change(self, what: str = "") -> AsyncIterator[None]:
+        """One change after the other.
 
-    async def run(self) -> None:
-        """Tells coordinators of every change, until cancelled."""
-        while True:
-            self._wake.clear()
-            await self.announce()
+        Args:
+            what: of a change that takes minutes; others are refused meanwhile.
+
+        Raises:
+            Busy: such a change is under way.
+        """
+        if self._long_change:
+            raise Busy(f"{self._long_change} is under way")
+        async with self._changing:
+            self._long_change = what
             try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-
-    def of(self, kind: Kind, *, leaving: bool = False) -> list[Member]:
-        """Members of one service, by number; those that leave only when asked for."""
-        found = [m for m in self.members.values() if m.actor.kind == kind and (leaving or not m.is_leaving)]
-        return sorted(found, key=lambda member: _number(member.actor.name))
-
-    def endpoints(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Addresses of targets and of drafters that have served and stay."""
-        targets, drafts = (
-            tuple(m.status.address for m in self.of(kind) if m.status.address) for kind in ("target", "draft")
-        )
-        return targets, drafts
-
-    def register(self, actor: Actor, status: HostStatus) -> None:
-        """A service serves, the first time or again. An actor that is not known any more is not taken in."""
-        member = self.members.get(actor.name)
-        if member is None:
-            log.warning("%s serves, but is none of the cluster", actor.name)
-            return
-        member.status, member.told = status, None
-        self._wake.set()
-
-    async def refresh(self) -> None:
-        """Asks every actor how its service is."""
-
-        async def ask(member: Member) -> None:
-            status = await self._fleet.status(member.actor.name)
-            # An address once known is kept: coordinators hold on to it until there is another.
-            member.status = replace(status, address=status.address or member.status.address)
-
-        await asyncio.gather(*(ask(member) for member in list(self.members.values())))
-
-    async def announce(self) -> None:
-        """Tells the coordinators that do not know them yet which replicas there are."""
-        wanted = self.endpoints()
-        if not wanted[0]:  # a coordinator without any target is none
-            return
-        late = [m for m in self.of("coordinator") if m.status.address and m.told != wanted]
-        await asyncio.gather(*(self._tell(member, wanted) for member in late))
-
-    async def _tell(self, member: Member, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
-        try:
-            await self._operator.set_replicas(member.status.address, *wanted)
-            member.told = wanted
-        except DliteError as error:  # told again at the next tick
-            log.warning("%s does not take its replicas: %s", member.actor.name, error.message)
-
-    async def seen(self) -> dict[str, list[Replica]]:
-        """Replicas as each coordinator sees them, by its name; one that does not answer is left out."""
-
-        async def ask(member: Member) -> list[Replica] | None:
-            try:
-                return await self._operator.replicas(member.status.address)
-            except DliteError:
-                return None
-
-        members = [member for member in self.of("coordinator") if member.status.address]
-        answers = await asyncio.gather(*(ask(member) for member in members))
-        return {m.actor.name: found for m, found in zip(members, answers, strict=True) if found is not None}
+                yield
+            finally:
+                self._long_change = ""
 
     async def apply(self, spec: ClusterSpec, *, dry_run: bool = False) -> Changes:
         """Makes the cluster what a file says. What runs as the file says is left alone."""
-        async with self._changing:
+        async with self.change():
             created: list[Actor] = []
             leaving: list[Member] = []
             kept: list[str] = []
@@ -131,16 +62,17 @@ class Controller:
                     continue
                 kept += [m.actor.name for m in same[: len(wanted)]]
                 leaving += same[len(wanted) :]
-                created += self._new(spec, kind, len(wanted) - len(same))
+                created += self.new(spec, kind, len(wanted) - len(same))
             if not dry_run:
-                await self._remember(spec)
-                await asyncio.gather(*(self._add(actor) for actor in created))
-                await self._leave(leaving)
+                await self.remember(spec)
+                await asyncio.gather(*(self.add(actor) for actor in created))
+                await self.leave(leaving)
             return Changes(
                 [a.name for a in created], [m.actor.name for m in leaving], sorted(kept), differing
             )
 
-    async def _remember(self, spec: ClusterSpec) -> None:
+    async def remember(self, spec: ClusterSpec) -> None:
+        """What the cluster shall be from now on."""
         self.spec = spec
         await self._fleet.remember(spec.model_dump_json())
 
@@ -152,12 +84,12 @@ class Controller:
         """
         if count < (0 if kind == "draft" else 1):
             raise InvalidRequest(f"{count} replicas of {kind}: at least one", field="--replicas")
-        async with self._changing:
+        async with self.change():
             members = self.of(kind)
-            created = self._new(self.spec, kind, count - len(members))
-            await asyncio.gather(*(self._add(actor) for actor in created))
+            created = self.new(self.spec, kind, count - len(members))
+            await asyncio.gather(*(self.add(actor) for actor in created))
             leaving = members[count:]
-            await self._leave(leaving)
+            await self.leave(leaving)
         kept = [m.actor.name for m in members[:count]]
         return Changes([a.name for a in created], [m.actor.name for m in leaving], kept, [])
 
@@ -168,13 +100,13 @@ class Controller:
             NotFound: no such replica.
             InvalidRequest: it is the last target or coordinator.
         """
-        async with self._changing:
+        async with self.change():
             member = self.members.get(name)
             if member is None:
                 raise NotFound(f"no replica {name!r}; there are: {', '.join(sorted(self.members))}")
             if member.actor.kind != "draft" and len(self.of(member.actor.kind)) == 1:
                 raise InvalidRequest(f"{name} is the last {member.actor.kind}: add another first")
-            await self._leave([member])
+            await self.leave([member])
 
     async def wait_serving(self, names: Sequence[str], timeout_seconds: float) -> None:
         """Until these members serve.
@@ -187,22 +119,22 @@ class Controller:
             if time.monotonic() > deadline:
                 told = "; ".join(f"{n}: {self.members[n].status.error or 'not placed'}" for n in waiting)
                 raise TimedOut(f"not serving after {timeout_seconds:g} s: {told}")
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             await self.refresh()
         await self.announce()
 
     async def end_all(self) -> None:
         """Ends every actor, the coordinators first: they let running texts finish."""
-        async with self._changing:
+        async with self.change():
             for kinds in (("coordinator",), ("target", "draft")):
                 members = [m for m in self.members.values() if m.actor.kind in kinds]
                 for member in members:
                     member.is_leaving = True
                 await self._end(members)
 
-    def _new(self, spec: ClusterSpec, kind: Kind, count: int) -> list[Actor]:
+    def new(self, spec: ClusterSpec, kind: Kind, count: int) -> list[Actor]:
         """Replicas with the lowest free numbers, in free places of the placement group while there are."""
-        numbers = {_number(member.actor.name) for member in self.of(kind, leaving=True)}
+        numbers = {number_of(member.actor.name) for member in self.of(kind, leaving=True)}
         taken = {member.actor.bundle for member in self.members.values()}
         places = [bundle for of, bundle in self._bundles if of == kind and bundle not in taken]
         free = (number for number in itertools.count() if number not in numbers)
@@ -210,11 +142,12 @@ class Controller:
             replica(spec, kind, next(free), places.pop(0) if places else None) for _ in range(max(count, 0))
         ]
 
-    async def _add(self, actor: Actor) -> None:
-        self.members[actor.name] = Member(actor)
+    async def add(self, actor: Actor, *, is_used: bool = True) -> None:
+        """A new member; coordinators are told of it when it serves, unless it is not to be used yet."""
+        self.members[actor.name] = Member(actor, is_used=is_used)
         await self._fleet.create(actor)
 
-    async def _leave(self, members: Sequence[Member]) -> None:
+    async def leave(self, members: Sequence[Member]) -> None:
         """Tells the coordinators, waits until nobody uses these any more (or for so long), ends them."""
         if not members:
             return
@@ -231,16 +164,12 @@ class Controller:
         """Until no coordinator names any of them."""
         while addresses:
             await self.announce()
-            named = {each.address for found in (await self.seen()).values() for each in found}
+            named = {each.address for found in (await self.seen()).values() for each in found.replicas}
             if not named & addresses:
                 return
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _end(self, members: Sequence[Member]) -> None:
         await asyncio.gather(*(self._fleet.end(member.actor.name) for member in members))
         for member in members:
             del self.members[member.actor.name]
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])

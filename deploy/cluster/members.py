@@ -1,4 +1,4 @@
-"""Replicas of a cluster, and who makes, ends and tells of them. Knows nothing of Ray and gRPC."""
+"""Replicas of a cluster, and who makes, ends and tells of them. Knows nothing of Ray."""
 
 from __future__ import annotations
 
@@ -8,19 +8,7 @@ from typing import Protocol
 
 from deploy.cluster.host import HostStatus
 from deploy.cluster.plan import Actor
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One replica as a coordinator sees it.
-
-    Args:
-        load: running texts of a target, outstanding rounds of a drafter.
-    """
-
-    address: str
-    state: str
-    load: int
+from protos import coordinator_pb2 as pb
 
 
 class Fleet(Protocol):
@@ -50,7 +38,7 @@ class Operator(Protocol):
 
     async def set_replicas(self, address: str, targets: Sequence[str], drafts: Sequence[str]) -> None: ...
 
-    async def replicas(self, address: str) -> list[Replica]: ...
+    async def list_replicas(self, address: str) -> pb.ListReplicasResponse: ...
 
 
 @dataclass(eq=False)
@@ -59,12 +47,14 @@ class Member:
 
     Args:
         is_leaving: gets no new work, and ends.
+        is_used: coordinators are told of it.
         told: the addresses that a coordinator has confirmed.
     """
 
     actor: Actor
     status: HostStatus = field(default_factory=HostStatus)
     is_leaving: bool = False
+    is_used: bool = True
     told: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 

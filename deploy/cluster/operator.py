@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.replicas_remote import list_replicas, set_replicas, state_name
-from deploy.cluster.members import Replica
+from coordinator.replicas_remote import list_replicas, set_replicas
 from deploy.cluster.spec import OperatorFiles
+from protos import coordinator_pb2 as pb
 from protos.security import Endpoint, SecurityFiles
 
 
@@ -25,7 +25,6 @@ class GrpcOperator:
         """The whole lists. Raises DliteError."""
         await set_replicas(Endpoint(address, self._security), targets, drafts)
 
-    async def replicas(self, address: str) -> list[Replica]:
+    async def list_replicas(self, address: str) -> pb.ListReplicasResponse:
         """Raises DliteError."""
-        found = await list_replicas(Endpoint(address, self._security))
-        return [Replica(each.address, state_name(each.state), each.num_running) for each in found.replicas]
+        return await list_replicas(Endpoint(address, self._security))

@@ -14,6 +14,8 @@ from typing import Any
 
 import ray
 
+from coordinator.replicas_remote import replicas_json
+from coordinator.swap_job import SwapOptions
 from deploy.child import Command
 from deploy.cluster.controller import Controller
 from deploy.cluster.host import HostStatus, ServiceHost
@@ -23,6 +25,7 @@ from deploy.cluster.plan import command_line
 from deploy.cluster.ray_fleet import RayFleet, actor_from, answer_of
 from deploy.cluster.scaling import Autoscaler
 from deploy.cluster.spec import ClusterSpec
+from deploy.cluster.swapping import swap_drafters
 
 ASK_SECONDS = 1.0
 
@@ -91,6 +94,7 @@ class ControllerActor:
     def __init__(self, spec: str) -> None:
         logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
         read = ClusterSpec.model_validate_json(spec)
+        self._said: list[str] = []
         self._thread = LoopThread()
         self._controller = Controller(read, RayFleet(read), GrpcOperator(read.operator))
         self._thread.run(self._controller.recover())
@@ -120,6 +124,16 @@ class ControllerActor:
     def scale(self, kind: str, count: int) -> dict[str, Any]:
         """See `Controller.scale`."""
         return asdict(self._thread.run(self._controller.scale(kind, count)))  # type: ignore[arg-type]
+
+    def swap_drafters(self, spec: str, options: dict[str, Any]) -> dict[str, Any]:
+        """See `swapping.swap_drafters`; `said` shows what it says meanwhile."""
+        read = ClusterSpec.model_validate_json(spec)
+        work = swap_drafters(self._controller, read, SwapOptions(**options), self._said.append)
+        return self._thread.run(work)
+
+    def said(self, start: int) -> list[str]:
+        """Lines of progress of all swaps, from one of them on."""
+        return self._said[start:]
 
     def drain(self, name: str) -> None:
         """See `Controller.drain`."""
@@ -151,7 +165,9 @@ class ControllerActor:
                     }
                     for member in self._controller.members.values()
                 ],
-                "coordinators": {name: [asdict(each) for each in found] for name, found in seen.items()},
+                "coordinators": {
+                    name: replicas_json(found.replicas, found.drafts) for name, found in seen.items()
+                },
             }
 
         return self._thread.run(status())

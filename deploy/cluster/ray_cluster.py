@@ -6,13 +6,14 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 
+from coordinator.swap_job import SwapOptions
 from deploy.cluster.plan import ClusterPlan, plan
 from deploy.cluster.ray_actors import ControllerActor
 from deploy.cluster.ray_fleet import (
@@ -78,10 +79,13 @@ class Cluster:
             TimedOut: it does not answer.
             DliteError: as the controller raised it.
         """
+        return _answer(getattr(self._controller(), method).remote(*args), timeout_seconds)
+
+    def _controller(self) -> Any:
         handle = handle_of(controller_name(self.name))
         if handle is None:
             raise NotFound(f"no cluster {self.name!r} in this Ray cluster: `dlite deploy up` makes one")
-        return _answer(getattr(handle, method).remote(*args), timeout_seconds)
+        return handle
 
     @property
     def is_up(self) -> bool:
@@ -127,6 +131,23 @@ class Cluster:
         created = changes["created"]
         self.call("wait_serving", created, wait_seconds, timeout_seconds=wait_seconds + CALL_SECONDS)
         return changes
+
+    def swap_drafters(
+        self, spec: ClusterSpec, options: SwapOptions, say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """See `swapping.swap_drafters`."""
+        handle = self._controller()
+        num_said = len(_answer(handle.said.remote(0), CALL_SECONDS))
+        running = handle.swap_drafters.remote(spec.model_dump_json(), asdict(options))
+        while True:
+            done, _ = ray.wait([running], timeout=1.0)
+            lines: list[str] = _answer(handle.said.remote(num_said), CALL_SECONDS)
+            num_said += len(lines)
+            for line in lines:
+                say(line)
+            if done:
+                result: dict[str, Any] = _answer(running, CALL_SECONDS)
+                return result
 
     def changes(self, spec: ClusterSpec) -> dict[str, Any]:
         """What `up` would do."""

@@ -57,7 +57,7 @@ class Autoscaler:
         """Outstanding rounds of each drafter, those of all coordinators together."""
         loads = dict.fromkeys(sorted(addresses), 0)
         for found in (await self._controller.seen()).values():
-            for each in found:
+            for each in found.replicas:
                 if each.address in loads:
-                    loads[each.address] += each.load
+                    loads[each.address] += each.num_running
         return Sample(tuple(loads.values()))
