@@ -64,7 +64,7 @@ class Swapped:
     def used(self) -> list[set[str]]:
         """Models of the drafters that each coordinator was told of last."""
         return [
-            {self.world.models[address] for address in each.told[-1][1]}
+            {self.world.models[address] for _, drafts in each.told[-1:] for address in drafts}
             for each in self.world.coordinators.values()
         ]
 
