@@ -12,7 +12,7 @@ from coordinator.commands import tensor_bytes
 from coordinator.emulation import LinkShape
 from coordinator.links import ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_pairing, check_protocol
-from coordinator.question import Author, Key, Question
+from coordinator.question import Author, Key, Question, Reach
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
 from protos.errors import ContractMismatch
@@ -91,6 +91,7 @@ class DraftLink:
         self._on_change = on_change
         self._breaker = Breaker(now)
         self._describe: common_pb2.Describe | None = None
+        self._reach = Reach(1, 1)
         self._connected = asyncio.Event()
         self._settled = asyncio.Event()
         self._pending: dict[Key, Question] = {}
@@ -147,7 +148,7 @@ class DraftLink:
             return
         self._pending[question.key] = question
         self._breaker.note_asked()
-        item = question.item_for(self._describe)
+        item = self._reach.fit(question.item)
         self._outbox.put_item(item, tensor_bytes(item.features) + _ITEM_OVERHEAD_BYTES)
 
     def forget(self, question: Question) -> None:
@@ -209,7 +210,7 @@ class DraftLink:
             self._on_change()
             raise
         self.refusal = ""
-        self._describe = describe
+        self._describe, self._reach = describe, Reach.of(describe)
         # A replay drafter has no weights.
         self.author = Author(self.author.address, describe.fingerprint or describe.drafter_kind)
         self._breaker.note_answer()

@@ -49,10 +49,20 @@ class Members:
 
     def choose(self, without: Container[Holder] = ()) -> Standing | None:
         """The usable replica with the least outstanding work; None when there is no other."""
+        if len(self._standings) == 1:
+            # The way of every question where there is one drafter.
+            (only,) = self._standings.values()
+            return only if only.is_usable and only.replica not in without else None
         usable = [s for s in self if s.is_usable and s.replica not in without]
-        if len(usable) < 2:
-            return usable[0] if usable else None
-        return min(usable, key=lambda standing: standing.work)
+        return min(usable, key=lambda standing: standing.work, default=None)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether anybody may be asked something new."""
+        for standing in self._standings.values():  # noqa: SIM110 - asked several times a round
+            if standing.is_usable:
+                return True
+        return False
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """See `DraftPool`."""

@@ -35,6 +35,8 @@ _SLACK_SECONDS = 0.001
 class PoolQuestion(Question):
     """A question that its pool asks wherever it can be answered."""
 
+    __slots__ = ("asked", "pool", "timer")
+
     def __init__(self, item: draft_pb2.ProposeItem, pool: DraftPool) -> None:
         super().__init__(item)
         self.pool = pool
@@ -122,7 +124,7 @@ class DraftPool:
 
     @property
     def is_available(self) -> bool:
-        return any(standing.is_usable for standing in self._members)
+        return self._members.is_usable
 
     def propose(self, item: draft_pb2.ProposeItem) -> PoolQuestion:
         question = PoolQuestion(item, self)

@@ -21,6 +21,9 @@ class Author:
     fingerprint: str = ""
 
 
+NOBODY = Author()
+
+
 class Holder(Protocol):
     """A replica that was asked."""
 
@@ -48,13 +51,15 @@ class Question(asyncio.Future[draft_pb2.Proposal]):
     `author` who that was when it answered.
     """
 
+    __slots__ = ("author", "holders", "item", "key", "winner")
+
     def __init__(self, item: draft_pb2.ProposeItem) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.item = item
         self.key: Key = (item.request_id, item.epoch, item.round)
         self.holders: list[Holder] = []
         self.winner: Holder | None = None
-        self.author = Author()
+        self.author = NOBODY
         self.add_done_callback(type(self).end)
 
     def answer(self, holder: Holder, proposal: draft_pb2.Proposal) -> None:
@@ -74,17 +79,24 @@ class Question(asyncio.Future[draft_pb2.Proposal]):
         for holder in self.holders:
             holder.forget(self)
 
-    def item_for(self, describe: common_pb2.Describe | None) -> draft_pb2.ProposeItem:
-        """The item as this drafter can answer it: not more proposals than its block has, not more recent
-        tokens than its anchor group."""
-        item = self.item
-        if describe is None:
-            return item
-        k, num_recent = max(describe.block_size - 1, 1), max(describe.anchor_group_size, 1)
-        if item.k <= k and len(item.recent_tokens) <= num_recent:
+
+@dataclass(frozen=True)
+class Reach:
+    """What a drafter can be asked for: so many proposals, with so many recent tokens."""
+
+    k: int
+    num_recent: int
+
+    @classmethod
+    def of(cls, describe: common_pb2.Describe) -> Reach:
+        return cls(max(describe.block_size - 1, 1), max(describe.anchor_group_size, 1))
+
+    def fit(self, item: draft_pb2.ProposeItem) -> draft_pb2.ProposeItem:
+        """The item as this drafter can answer it."""
+        if item.k <= self.k and len(item.recent_tokens) <= self.num_recent:
             return item
         fitting = draft_pb2.ProposeItem()
         fitting.CopyFrom(item)
-        fitting.k = min(item.k, k)
-        del fitting.recent_tokens[:-num_recent]
+        fitting.k = min(item.k, self.k)
+        del fitting.recent_tokens[: -self.num_recent]
         return fitting
