@@ -30,6 +30,7 @@ from tests import (
     wrong_report_builds,
     wrong_round_builds,
     wrong_shipping_builds,
+    wrong_target_builds,
     wrong_wire_builds,
 )
 from tests.conftest import RECORD, RunRecord
@@ -46,6 +47,7 @@ WRONG_BUILDS = {
     **wrong_report_builds.REPORT_BUILDS,
     **wrong_round_builds.ROUND_BUILDS,
     **wrong_shipping_builds.SHIPPING_BUILDS,
+    **wrong_target_builds.TARGET_BUILDS,
 }
 ROOT = Path(__file__).parent.parent
 
