@@ -13,9 +13,11 @@ import pytest
 from coordinator.client import AsyncClient
 from coordinator.replicas_remote import list_replicas, set_replicas, state_name
 from coordinator.startup import RunningCoordinator, start_coordinator
+from coordinator.trace.remote import explain_tuner, get_stats
+from coordinator.trace.snapshot import snapshot
 from deploy.cli import run
-from protos import coordinator_pb2, target_pb2
-from protos.errors import InvalidRequest
+from protos import coordinator_pb2, rpc, target_pb2
+from protos.errors import InvalidRequest, NotFound
 from tests.coordinator_fakes import TableEngine, counting
 from tests.coordinator_harness import TargetServer, make_config, request, serve_target
 from tests.target_world import settles
@@ -176,6 +178,23 @@ async def test_what_is_told_of_replicas(capsys: pytest.CaptureFixture[str]) -> N
             ("drafter", "connecting"),
         ]
         assert await text_of(client, 9) == TEXT
+
+
+async def test_links_and_tuners_are_told_for_each_target() -> None:
+    async with fleet(2) as (running, client, targets):
+        await settles(lambda: states(running) == ["serving"] * 2)
+        await asyncio.gather(*(text_of(client, index) for index in range(4)))
+        addresses = [address for address, _ in targets]
+        async with rpc.open_channel(running.address) as channel:
+            stats = await get_stats(channel)
+        assert [(each.name, each.address) for each in stats.links] == [("target", it) for it in addresses]
+        names = [each.name for each in snapshot(stats, stats).links]
+        assert names == [f"target {address}" for address in addresses]
+        for address in addresses:
+            assert (await explain_tuner(running.address, address)).target_address == address
+        assert (await explain_tuner(running.address)).target_address in addresses
+        with pytest.raises(NotFound):
+            await explain_tuner(running.address, "nowhere:1")
 
 
 async def test_lists_that_name_nobody_or_one_twice_are_refused_whole() -> None:

@@ -39,6 +39,9 @@ def tune(
         typer.Option("--set", help="NAME=VALUE of the replayed tuner, such as margin=0.05; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the replayed tuner's probes.")] = 0,
+    target_address: Annotated[
+        str, typer.Option(help="Whose tuner, where there are several targets; default: the busiest's.")
+    ] = "",
     png: Annotated[Path | None, typer.Option(help="Draw the curve into this file.")] = None,
     tls_ca: flags.CallerCa = None,
     tls_cert: flags.CallerCert = None,
@@ -53,7 +56,7 @@ def tune(
         if settings:
             raise InvalidRequest("goes with --replay", field="--set")
         endpoint = _endpoint(str(address), (tls_cert, tls_key, tls_ca, token_file))
-        _explain_live(endpoint, _Output(png, as_json))
+        _explain_live(endpoint, target_address, _Output(png, as_json))
     else:
         _replay(replay, list(settings or ()), seed, explain, _Output(png, as_json))
 
@@ -113,14 +116,14 @@ class _Output:
         print(json.dumps(document) if self.as_json else "\n".join(lines), flush=True)
 
 
-def _explain_live(endpoint: Endpoint, output: _Output) -> None:
+def _explain_live(endpoint: Endpoint, target_address: str, output: _Output) -> None:
     import asyncio
 
     from coordinator.trace.curves import explanation_png
     from coordinator.trace.explain import NOTHING, explanation_from, explanation_json
     from coordinator.trace.remote import explain_tuner
 
-    found = explanation_from(asyncio.run(explain_tuner(endpoint)))
+    found = explanation_from(asyncio.run(explain_tuner(endpoint, target_address)))
     lines = (NOTHING,) if found is None else found.lines()
     picture = None if found is None else lambda: explanation_png(found)
     output.show(explanation_json(found), lines, picture)

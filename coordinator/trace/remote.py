@@ -18,15 +18,19 @@ SERVICE = "/dlite.v1.Coordinator/"
 _CALL_SECONDS = 10.0
 
 
-async def explain_tuner(address: Address) -> pb.ExplainTunerResponse:
+async def explain_tuner(address: Address, target_address: str = "") -> pb.ExplainTunerResponse:
     """One question.
 
+    Args:
+        target_address: whose tuner; empty for the busiest target's.
+
     Raises:
-        DliteError: there is no such coordinator.
+        DliteError: there is no such coordinator, or target.
     """
     channel = rpc.open_channel(address)
     try:
-        return await call(channel, "ExplainTuner", pb.ExplainTunerRequest(), pb.ExplainTunerResponse)
+        request = pb.ExplainTunerRequest(target_address=target_address)
+        return await call(channel, "ExplainTuner", request, pb.ExplainTunerResponse)
     finally:
         await channel.close()
 

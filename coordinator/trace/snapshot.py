@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protos import coordinator_pb2 as pb
@@ -23,7 +24,11 @@ class SourceShare:
 
 @dataclass(frozen=True)
 class LinkState:
-    """One link; seconds of the wire alone, None where nothing was measured."""
+    """One link; seconds of the wire alone, None where nothing was measured.
+
+    Args:
+        name: target or draft, with the address where there are several.
+    """
 
     name: str
     is_connected: bool
@@ -88,7 +93,7 @@ def snapshot(before: pb.GetStatsResponse, after: pb.GetStatsResponse) -> Snapsho
         sources=tuple(_share(each) for each in rounds if each.num_rounds),
         cohorts=_cohorts(whole),
         round_ms=_round_ms(whole),
-        links=tuple(_link(each) for each in after.links),
+        links=tuple(_link(each, after.links) for each in after.links),
         kv_held=kv.pages_held / kv.num_pages if kv else None,
         kv_cached=kv.pages_cached / kv.num_pages if kv else None,
         prefix_hits=_per(after.cached_tokens - before.cached_tokens, num_prompt),
@@ -146,12 +151,14 @@ def _round_ms(sums: pb.RoundSums) -> dict[str, float]:
     return {part: 1e3 * getattr(sums, f"{part}_seconds") / sums.num_rounds for part in PARTS}
 
 
-def _link(stats: pb.LinkStats) -> LinkState:
+def _link(stats: pb.LinkStats, links: Sequence[pb.LinkStats]) -> LinkState:
+    is_only = sum(each.name == stats.name for each in links) == 1
+
     def optional(name: str) -> float | None:
         return getattr(stats, name) if stats.HasField(name) else None
 
     return LinkState(
-        stats.name,
+        stats.name if is_only else f"{stats.name} {stats.address}",
         stats.is_connected,
         optional("rtt_seconds"),
         optional("rtt_p99_seconds"),
