@@ -86,6 +86,8 @@ class DraftPool:
         self._now = now
         self._times = AnswerTimes()
         self._budget = HedgeBudget()
+        # Of this moment, by cohort.
+        self._chosen: dict[int, Standing] = {}
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """From now on these replicas are used. New ones are connected; those that are missing get
@@ -126,9 +128,9 @@ class DraftPool:
     def is_available(self) -> bool:
         return self._members.is_usable
 
-    def propose(self, item: draft_pb2.ProposeItem) -> PoolQuestion:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> PoolQuestion:
         question = PoolQuestion(item, self)
-        standing = self._members.choose()
+        standing = self._together(cohort) if cohort else self._members.choose()
         if standing is None:
             question.set_exception(Unavailable("no drafter is connected"))
             return question
@@ -175,6 +177,17 @@ class DraftPool:
         if other is not None:
             self.num_moved += 1
             self._ask(question, other)
+
+    def _together(self, cohort: int) -> Standing | None:
+        """One replica for all of a cohort, which asks in one moment: answers that come apart would be
+        verified in steps apart, and everybody waits for each of these."""
+        chosen = self._chosen.get(cohort)
+        if chosen is None or not chosen.is_usable:
+            chosen = self._members.choose()
+            if chosen is not None and len(self._members) > 1:
+                self._chosen[cohort] = chosen
+                asyncio.get_running_loop().call_soon(self._chosen.pop, cohort, None)
+        return chosen
 
     @property
     def _patience(self) -> float:

@@ -25,11 +25,15 @@ class Answer:
 
 
 async def ask(
-    drafter: DraftPort, item: draft_pb2.ProposeItem, timeout_seconds: float, vocab_size: int
+    drafter: DraftPort,
+    item: draft_pb2.ProposeItem,
+    timeout_seconds: float,
+    vocab_size: int,
+    cohort: int = 0,
 ) -> Answer | None:
     """The drafter's answer, or None when it is late, gone, refused or of no use."""
     try:
-        asked = drafter.propose(item)
+        asked = drafter.propose(item, cohort)
         async with asyncio.timeout(timeout_seconds):
             proposal = await asked
     except TimeoutError:

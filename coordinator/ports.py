@@ -100,8 +100,12 @@ class DraftPort(Protocol):
         """Whether asking is worth while now: connected, fitting and answering."""
         ...
 
-    def propose(self, item: draft_pb2.ProposeItem) -> Awaitable[draft_pb2.Proposal]:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> Awaitable[draft_pb2.Proposal]:
         """Asks for one proposal; items asked for together travel together.
+
+        Args:
+            cohort: questions of one number are best one batch, because they will be verified together; 0:
+                of no cohort.
 
         Raises (when awaited):
             Unavailable: no drafter, or its stream ended before the answer.

@@ -134,7 +134,9 @@ class RoundMaker:
         self.ledger.draft_bytes += tensor_bytes(features)
         vocab_size = self._services.target.describe.vocab_size
         asked = self._now()
-        answer = await ask(drafter, item, self._limits.draft_timeout_seconds, vocab_size)
+        answer = await ask(
+            drafter, item, self._limits.draft_timeout_seconds, vocab_size, spent.company.cohort
+        )
         waited = self._now() - asked
         if answer is None:
             spent.draft_waited_seconds, spent.source = waited, RoundSource.UNDRAFTED

@@ -128,7 +128,7 @@ class DrafterPort:
     def is_available(self) -> bool:
         return True
 
-    def propose(self, item: draft_pb2.ProposeItem) -> asyncio.Future[draft_pb2.Proposal]:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> asyncio.Future[draft_pb2.Proposal]:
         future = asyncio.get_running_loop().create_future()
         self._waiting[item.request_id, item.epoch, item.round] = future
         self._batcher.submit(draft_wire.read_ticket(item, self, self._batcher.now_seconds()))

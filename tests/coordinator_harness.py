@@ -129,7 +129,7 @@ class ScriptedDrafter:
         self._engine = engine
         self._num_right = num_right
 
-    def propose(self, item: draft_pb2.ProposeItem) -> Awaitable[draft_pb2.Proposal]:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> Awaitable[draft_pb2.Proposal]:
         self.items.append(item)
         return self.answer(item)
 
@@ -157,7 +157,7 @@ class ScriptedDrafter:
 class DeadDrafter(ScriptedDrafter):
     """Connected, but every question fails."""
 
-    def propose(self, item: draft_pb2.ProposeItem) -> Awaitable[draft_pb2.Proposal]:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> Awaitable[draft_pb2.Proposal]:
         raise Unavailable("dead")
 
 

@@ -78,6 +78,18 @@ async def test_questions_go_where_the_least_is_outstanding() -> None:
 
 
 @jumping
+async def test_a_cohort_is_one_batch() -> None:
+    one, other = WiredDrafter(), WiredDrafter()
+    pool = await pool_of(one, other)
+    cohorts = [3, 4, 4, 3, 3, 4]
+    await asyncio.gather(*(pool.propose(item(1, f"r{i}"), cohort) for i, cohort in enumerate(cohorts)))
+    assert [each.request_id for each in one.items] == ["r0", "r3", "r4"]
+    assert [each.request_id for each in other.items] == ["r1", "r2", "r5"]
+    await asyncio.gather(*(pool.propose(item(2, f"r{i}"), 5) for i in range(6)))
+    assert sorted([one.num_batches, other.num_batches]) == [1, 2]
+
+
+@jumping
 async def test_one_request_alone_asks_the_quicker_one() -> None:
     quick, slow = WiredDrafter(lambda _: 0.002), WiredDrafter(lambda _: 0.020)
     pool = await pool_of(slow, quick)

@@ -412,9 +412,9 @@ async def test_cancel_at_each_stage_closes_at_the_target(stage: str) -> None:
         return []
 
     class Stuck(SlowDrafter):
-        def propose(self, item: draft_pb2.ProposeItem) -> Any:
+        def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> Any:
             reached.set()
-            return super().propose(item)
+            return super().propose(item, cohort)
 
     drafter = Stuck(engine, 3) if stage == "draft" else ScriptedDrafter(engine, 3)
     coordinator = make_coordinator(TablePort(engine, on_command=fault), drafter, resend_seconds=60)

@@ -201,7 +201,7 @@ class TimedDrafter:
     def note_failure(self, asked: Awaitable[draft_pb2.Proposal]) -> None:
         raise AssertionError("nothing fails here")
 
-    def propose(self, item: draft_pb2.ProposeItem) -> Awaitable[draft_pb2.Proposal]:
+    def propose(self, item: draft_pb2.ProposeItem, cohort: int = 0) -> Awaitable[draft_pb2.Proposal]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[draft_pb2.Proposal] = loop.create_future()
         loop.call_later(self.costs.draft_rtt / 2, self._arrive, item, future)

@@ -50,6 +50,10 @@ def _last_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "deque", lambda maxlen: deque(maxlen=1))
 
 
+def _cohorts_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DraftPool, "_together", lambda self, _cohort: self._members.choose())
+
+
 def _never_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swap.Comparison, "is_worse", lambda _self, _certain=0.0: False)
 
@@ -97,6 +101,11 @@ POOL_BUILDS: dict[str, WrongBuild] = {
         says="what a lost replica held is not asked elsewhere",
         apply=_lost_with_their_replica,
         check=_POOL + "test_what_a_lost_replica_holds_is_asked_elsewhere_in_the_same_round",
+    ),
+    "cohorts-spread": WrongBuild(
+        says="the questions of a cohort are spread, come back apart and are verified in steps apart",
+        apply=_cohorts_spread,
+        check="tests/test_pooled_rounds.py::test_more_drafters_do_not_slow_cohorts",
     ),
     "batches-of-one-number": WrongBuild(
         says="the tuner takes the batches of two drafters for one",
