@@ -5,8 +5,10 @@ A thread of its own serves it, so that a busy event loop does not look like a de
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -14,6 +16,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from protos.errors import InvalidRequest, Unavailable
+
+# An event loop that needs longer for one turn is taken for hanging.
+LOOP_SECONDS = 5.0
 
 
 class _Handler(WSGIRequestHandler):
@@ -38,7 +43,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class AdminServer:
-    """`/metrics`, `/healthz` (the process lives), `/readyz` (it can serve).
+    """`/metrics`, `/healthz` (the event loop answers), `/readyz` (it can serve). Make it on that loop.
 
     Args:
         address: host:port; port 0 picks a free one.
@@ -52,6 +57,7 @@ class AdminServer:
     def __init__(self, address: str, registry: CollectorRegistry, is_ready: Callable[[], bool]) -> None:
         self._metrics: Callable[[dict[str, Any], Any], Iterable[bytes]] = make_wsgi_app(registry)
         self._is_ready = is_ready
+        self._loop = asyncio.get_running_loop()
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise InvalidRequest(f"{address!r} is not host:port", field="admin_address")
@@ -69,12 +75,24 @@ class AdminServer:
         self._thread.join()
         self._server.server_close()
 
+    def _loop_answers(self) -> bool:
+        """Whether the event loop gets to what it is asked to do."""
+        answer: Future[None] = Future()
+        try:
+            self._loop.call_soon_threadsafe(answer.set_result, None)
+            answer.result(LOOP_SECONDS)
+        except (TimeoutError, RuntimeError):  # too busy, or closed
+            return False
+        return True
+
     def _app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
             return self._metrics(environ, start_response)
-        if path == "/healthz":
+        if path == "/healthz" and self._loop_answers():
             return _reply(start_response, "200 OK", "alive")
+        if path == "/healthz":
+            return _reply(start_response, "503 Service Unavailable", "the event loop does not answer")
         if path == "/readyz" and self._is_ready():
             return _reply(start_response, "200 OK", "ready")
         if path == "/readyz":

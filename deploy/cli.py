@@ -35,7 +35,8 @@ VERBS = {
     "generate": Verb("coordinator.cli", "complete one prompt"),
     "chat": Verb("coordinator.cli", "talk in a terminal, turn by turn"),
     "config": Verb("deploy.config", "show settings, and where each comes from"),
-    "deploy": Verb("deploy.cluster.cli", "many replicas from one YAML file: plan"),
+    "deploy": Verb("deploy.cluster.cli", "many replicas from one YAML file, on Ray: up, status, scale, .."),
+    "probe": Verb("deploy.probe", "ask services whether they are alive, or ready: for health checks"),
     "certs": Verb("deploy.certs", "make a small authority and certificates, for trying out TLS"),
     "token": Verb("deploy.certs", "draw a bearer token for a tenant"),
     "loadtest": Verb(

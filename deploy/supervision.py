@@ -124,10 +124,11 @@ async def _ended(service: Supervised, policy: RestartPolicy, say: Callable[[str]
 
 
 async def _until_silent(address: str, policy: RestartPolicy) -> None:
-    """Returns when the service has not answered `max_silent` health checks in a row.
+    """Returns when the service has not said `max_silent` times in a row that it gets on with its work.
 
-    Only silence counts: a port that refuses (a process that is ending, a certificate that is asked for)
-    says that somebody is there, and the end of the process is seen elsewhere.
+    Silence counts, or that it hangs (see `protos.liveness`). A port that refuses (a process that is ending,
+    a certificate that is asked for) says that somebody is there, and the end of the process is seen
+    elsewhere.
     """
     # Here, so that `--help` of a verb that supervises stays quick.
     import grpc
@@ -138,12 +139,14 @@ async def _until_silent(address: str, policy: RestartPolicy) -> None:
     num_silent = 0
     async with rpc.open_channel(address) as channel:
         check: Any = channel.unary_unary(_HEALTH)
-        request = health_pb2.HealthCheckRequest().SerializeToString()
+        request = health_pb2.HealthCheckRequest(service=rpc.LIVENESS).SerializeToString()
         while num_silent < policy.max_silent:
             await asyncio.sleep(policy.probe_every)
             try:
-                await check(request, timeout=policy.probe_timeout)
-                num_silent = 0
+                answer = await check(request, timeout=policy.probe_timeout)
+                status = health_pb2.HealthCheckResponse.FromString(answer).status
+                hangs = status == health_pb2.HealthCheckResponse.NOT_SERVING
+                num_silent = num_silent + 1 if hangs else 0
             except grpc.aio.AioRpcError as error:
                 is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 num_silent = num_silent + 1 if is_silent else 0

@@ -99,6 +99,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dlite-draft")
         self._task: asyncio.Task[None] | None = None
         self._num_batches = 0
+        self._busy_since: float | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -120,6 +121,10 @@ class Batcher:
         self._queue.clear()
         # The compute thread cannot be interrupted: wait for it, but not on the event loop.
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    def stuck_seconds(self) -> float:
+        """Since the running batch began; 0 while there is none."""
+        return 0.0 if self._busy_since is None else self.now_seconds() - self._busy_since
 
     def submit(self, ticket: Ticket) -> None:
         """Queues an item.
@@ -146,7 +151,9 @@ class Batcher:
             batch, late = self._take(started)
             _deliver([Answer(ticket, None, 0, 0) for ticket in late])
             if batch:
+                self._busy_since = started
                 results = await loop.run_in_executor(self._thread, self._compute, [t.item for t in batch])
+                self._busy_since = None
                 ended = self.now_seconds()
                 self._num_batches += 1
                 record = Batch(self._num_batches, len(batch), max(int((ended - started) * 1e6), 0))

@@ -9,6 +9,7 @@ from draft_service.config import DraftConfig
 from draft_service.loader import open_drafter, set_threads
 from draft_service.service import DraftService
 from protos import rpc
+from protos.liveness import Liveness
 from protos.security import SecurityFiles, ServerSecurity
 
 _STOP_GRACE_SECONDS = 2.0
@@ -21,9 +22,11 @@ class RunningDraft:
     address: str
     service: DraftService
     server: rpc.RunningServer
+    liveness: Liveness
 
     async def stop(self) -> None:
         """Ends streams, stops listening and lets the running batch end."""
+        await self.liveness.stop()
         self.service.end_streams()
         await self.server.stop(_STOP_GRACE_SECONDS)
         await self.service.batcher.stop()
@@ -58,4 +61,4 @@ async def serve(service: DraftService, address: str, security: ServerSecurity | 
         await running.stop(0)
         await service.batcher.stop()
         raise
-    return RunningDraft(running.address, service, running)
+    return RunningDraft(running.address, service, running, Liveness(running, service.batcher.stuck_seconds))

@@ -32,6 +32,8 @@ from protos.security import (
 )
 from protos.statuses import to_status
 
+# The health service's name for "gets on with its work".
+LIVENESS = "liveness"
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 # Designed for messages below 1 MiB; the limit leaves room for one long prompt in one message.
@@ -204,6 +206,8 @@ async def start_server(
     bound = address if address.startswith("unix:") else f"{address.rsplit(':', 1)[0]}:{port}"
     running = RunningServer(server, health_servicer, service, bound)
     await running.set_ready(False)
+    # Whoever answers is alive; services whose work can hang beside the loop say more (`protos.liveness`).
+    await running.health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
     return running
 
 

@@ -60,6 +60,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._last_progress = time.monotonic()
         self._last_check = self._last_progress
+        # When the work under way began: commands that came together, or a step. None while it waits.
+        self._busy_since: float | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -68,6 +70,11 @@ class EngineThread:
         """Hands over commands; never waits. Commands of one caller keep their order, and those handed
         over together are applied together: no step begins between them, so a cohort is one step."""
         self._inbox.put(items)
+
+    def stuck_seconds(self) -> float:
+        """Since the last step or command ended, while there is work; for other threads."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def stop(self) -> None:
         """Ends the thread after the running step."""
@@ -90,10 +97,13 @@ class EngineThread:
         What comes in meanwhile is for after the next step: a flood keeps nobody from it.
         """
         for _ in range(max(self._inbox.qsize(), 1)):
+            has_work = self._engine.has_work()
+            self._busy_since = time.monotonic() if has_work else None
             try:
-                items = self._inbox.get(block=not self._engine.has_work())
+                items = self._inbox.get(block=not has_work)
             except queue.Empty:
                 return True
+            self._busy_since = time.monotonic()
             for item in items:
                 if isinstance(item, _Stop):
                     return False
@@ -104,6 +114,7 @@ class EngineThread:
         return True
 
     def _step(self) -> None:
+        self._busy_since = time.monotonic()
         before = self._engine.num_steps
         by_coordinator: dict[str, list[Event]] = {}
         for event in self._engine.step():

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from protos import common_pb2, errors, rpc, target_pb2
+from protos.liveness import Liveness
 from protos.security import SecurityFiles, ServerSecurity
 from protos.stream import Outbox, Stamps, end_writing, read_all, write_all
 from target_service import wire, wire_commands
@@ -198,6 +199,7 @@ class RunningTarget:
 
     server: rpc.RunningServer
     service: TargetService
+    liveness: Liveness
 
     @property
     def address(self) -> str:
@@ -205,6 +207,7 @@ class RunningTarget:
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Ends streams and the engine's thread after its running step."""
+        await self.liveness.stop()
         await self.server.stop(grace_seconds)
         await asyncio.to_thread(self.service.engine_thread.stop)
 
@@ -214,7 +217,7 @@ async def serve(built: BuiltTarget, address: str, security: ServerSecurity | Non
     service = TargetService(built)
     server = await rpc.start_server(service.service(), address, security)
     await server.set_ready(True)
-    return RunningTarget(server, service)
+    return RunningTarget(server, service, Liveness(server, service.engine_thread.stuck_seconds))
 
 
 async def run_until_signalled(running: RunningTarget, stop: asyncio.Event) -> int:

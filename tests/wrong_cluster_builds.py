@@ -10,6 +10,7 @@ from deploy.cluster.controller import Controller
 from deploy.cluster.host import HostStatus
 from deploy.cluster.plan import Actor
 from protos import logs, tokens
+from target_service.engine_thread import EngineThread
 from target_service.prefix_cache import PrefixCache
 from tests.wrong_builds import WrongBuild
 
@@ -69,6 +70,10 @@ def _one_coordinator_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Controller, "announce", announce)
 
 
+def _alive_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineThread, "stuck_seconds", lambda _self: 0.0)
+
+
 CLUSTER_BUILDS: dict[str, WrongBuild] = {
     "pages-of-everybody": WrongBuild(
         says="a tenant finds the pages of another, and learns by the time what that one has asked",
@@ -114,5 +119,10 @@ CLUSTER_BUILDS: dict[str, WrongBuild] = {
         says="of several coordinators one alone is told of other drafters",
         apply=_one_coordinator_swaps,
         check="tests/test_cluster_swap.py::test_better_drafters_stay",
+    ),
+    "alive-if-it-answers": WrongBuild(
+        says="a target whose step hangs is alive for its supervisor, because its event loop answers",
+        apply=_alive_if_it_answers,
+        check="tests/test_liveness.py::test_an_engines_step_that_does_not_end_is_seen",
     ),
 }

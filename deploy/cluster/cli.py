@@ -85,10 +85,20 @@ def up(
 
 
 @deploy.command()
-def status(which: Which = DEFAULT_NAME, ray_address: Ray = None, as_json: AsJson = False) -> None:
+def status(
+    which: Which = DEFAULT_NAME,
+    ray_address: Ray = None,
+    addresses: Annotated[
+        bool, typer.Option("--addresses", help="only where clients go: the coordinators, with commas")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Replicas, where they listen, and what coordinators see of them."""
     found = _call(which, ray_address, "status")
-    if as_json:
+    if addresses:
+        doors = [each for each in found["members"] if each["kind"] == "coordinator" and each["address"]]
+        print(",".join(each["address"] for each in doors))
+    elif as_json:
         print(json.dumps(found))
     else:
         _show(found)

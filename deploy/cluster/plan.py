@@ -99,7 +99,7 @@ def replica(spec: ClusterSpec, kind: Kind, index: int, bundle: int | None = None
     part = part_of(spec, kind)
     if part is None:
         raise InvalidRequest(f"the cluster {spec.name} has no {kind} in its file", field=kind)
-    port = part.port + index if part.port else 0
+    port = part.port + index if part.port and not part.same_port else part.port
     command = (kind, *_serves(spec, kind, part), "--address", f"{NODE}:{port}", *part.flags)
     return Actor(name_of(spec.name, kind, index), bundle, _resources(part), command)
 
@@ -121,7 +121,7 @@ def _serves(spec: ClusterSpec, kind: Kind, part: Part) -> tuple[str, ...]:
 
 
 def _resources(part: Part) -> dict[str, float]:
-    resources = {"CPU": part.cpus}
+    resources = {**part.resources, "CPU": part.cpus}
     if part.gpus:
         resources["GPU"] = part.gpus
     if part.memory_bytes:

@@ -26,6 +26,7 @@ from deploy.cluster.ray_fleet import RayFleet, actor_from, answer_of
 from deploy.cluster.scaling import Autoscaler
 from deploy.cluster.spec import ClusterSpec
 from deploy.cluster.swapping import swap_drafters
+from deploy.node_files import forget_service, note_service
 
 ASK_SECONDS = 1.0
 
@@ -43,6 +44,7 @@ class ServiceActor:
         self._controller = controller
         self._node = ray.util.get_node_ip_address()
         self._thread = LoopThread()
+        note_service(self._actor.name, "")
         self._host = ServiceHost(self._command, self._register, self._say)
         self._task = self._thread.spawn(self._host.run())
 
@@ -60,6 +62,7 @@ class ServiceActor:
         async def stop() -> None:
             await self._thread.cancel(self._task)
             await self._host.stop()
+            forget_service(self._actor.name)
 
         self._thread.run(stop())
 
@@ -74,6 +77,7 @@ class ServiceActor:
         return Command(verb, flags, max(int(self._actor.resources["CPU"]), 1))
 
     async def _register(self, status: HostStatus) -> None:
+        note_service(self._actor.name, status.address)
         # A controller that is not there now asks for itself when it comes.
         await self._ask("register", asdict(self._actor), asdict(status))
 

@@ -93,6 +93,7 @@ class RayFleet:
             "num_cpus": resources.pop("CPU", 0),
             "num_gpus": resources.pop("GPU", 0),
             "memory": resources.pop("memory", None),
+            "resources": resources,
             "scheduling_strategy": self._place(actor),
         }
         made: Any = ray.remote(ServiceActor)

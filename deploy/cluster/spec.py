@@ -31,14 +31,20 @@ class Part(BaseModel):
     gpus: float = Field(default=0.0, ge=0)
     cpus: float = Field(default=1.0, gt=0)
     memory_bytes: int = Field(default=0, ge=0)
+    # Of Ray's own naming, such as {coordinator: 1}: which nodes may hold a replica, and how many.
+    resources: dict[str, float] = Field(default_factory=dict)
     # The first replica's port, the next ones after it; 0: any free one.
     port: int = Field(default=0, ge=0, le=65535)
+    # Every replica on that port: each must have a node of its own.
+    same_port: bool = False
     flags: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _ports_are_free_for_us(self) -> Self:
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise ValueError(f"{self.gpus} GPUs: whole ones, or a part of one")
+        if set(self.resources) & {"CPU", "GPU", "memory"}:
+            raise ValueError("resources: cpus, gpus and memory_bytes have fields of their own")
         if self.port and set(range(self.port, self.port + self.replicas)) & set(RAY_WORKER_PORTS):
             raise ValueError(f"port {self.port}: Ray's workers use 10002 to 19999; take others")
         if self.port + self.replicas - 1 > 65535:
