@@ -217,7 +217,7 @@ async def test_an_invalid_request_names_the_field() -> None:
 
 async def test_a_timeout_ends_the_request_with_its_usage() -> None:
     held = front()
-    port: Any = held.coordinator._backends.target
+    port: Any = held.coordinator._backends.targets.busiest().port
     port.engine.step = lambda: []
     async with serve(held) as (address,), AsyncClient(address) as client:
         answer, error = await read(client.generate(request(mode=OFF), timeout_seconds=2.0))
@@ -231,7 +231,7 @@ async def test_a_timeout_ends_the_request_with_its_usage() -> None:
 
 async def test_a_deadline_of_one_reader_does_not_end_the_request_of_another() -> None:
     held = front(text="")
-    port: Any = held.coordinator._backends.target
+    port: Any = held.coordinator._backends.targets.busiest().port
     step, port.engine.step = port.engine.step, lambda: []
     message = request(mode=OFF, request_id="r", max_tokens=20)
     async with serve(held) as (address,), AsyncClient(address) as client:
@@ -245,7 +245,7 @@ async def test_a_deadline_of_one_reader_does_not_end_the_request_of_another() ->
 
 async def test_abort_finds_a_request_that_was_resumed() -> None:
     held = front(text="")
-    port: Any = held.coordinator._backends.target
+    port: Any = held.coordinator._backends.targets.busiest().port
     budgets = iter((2, None))
     async with serve(held) as (address,), AsyncClient(address, options=QUICK) as client:
         held.budget = lambda: next(budgets)
@@ -315,7 +315,7 @@ async def test_the_blocking_client_goes_on_as_the_other_one_does() -> None:
 
 async def test_the_blocking_client_tells_a_dead_end_and_a_deadline() -> None:
     held = front()
-    port: Any = held.coordinator._backends.target
+    port: Any = held.coordinator._backends.targets.busiest().port
     port.engine.step = lambda: []
 
     def work(address: str) -> None:
