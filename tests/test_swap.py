@@ -100,6 +100,7 @@ class InProcess:
     feed: RoundFeed
     asked: list[tuple[str, ...]] = field(default_factory=list)
     fails_at: int = 0
+    error: BaseException = field(default_factory=lambda: Unavailable("gone for a moment"))
 
     async def list_replicas(self) -> pb.ListReplicasResponse:
         return pb.ListReplicasResponse(replicas=self.pool.replicas(), drafts=self.feed.draft_sums())
@@ -107,7 +108,7 @@ class InProcess:
     async def set_drafters(self, addresses: Sequence[str]) -> None:
         self.asked.append(tuple(addresses))
         if len(self.asked) == self.fails_at:
-            raise Unavailable("gone for a moment")
+            raise self.error
         self.pool.set_addresses(addresses)
 
 
@@ -115,7 +116,7 @@ CHANCES = {"old": 0.6, "better": 0.8, "same": 0.6, "worse": 0.3}
 
 
 def _swap(
-    new: str, options: SwapOptions = OPTIONS, num_texts: int = 4, fails_at: int = 0, **fields: Any
+    new: str, options: SwapOptions = OPTIONS, error: BaseException | None = None, **fields: Any
 ) -> tuple[SwapResult | BaseException, InProcess]:
     """A swap while texts run without end; every text that ends must be the target's own."""
 
@@ -145,18 +146,20 @@ def _swap(
                 assert answer.token_ids == TEXT
                 num_ended += 1
 
-        load = [asyncio.create_task(traffic(f"t{i}")) for i in range(num_texts)]
-        operator = InProcess(pool, coordinator.feed, fails_at=fails_at)
+        load = [asyncio.create_task(traffic(f"t{i}")) for i in range(4)]
+        operator = InProcess(pool, coordinator.feed)
+        if error is not None:
+            operator.fails_at, operator.error = 2, error
         now = asyncio.get_running_loop().time
         await asyncio.sleep(0.1)
         found: SwapResult | BaseException
         try:
             found = await Swap(operator, options, lambda _: None, now=now).run([new])
-        except (InvalidRequest, TimedOut, Unavailable) as error:
-            found = error
+        except (InvalidRequest, TimedOut, Unavailable, asyncio.CancelledError) as raised:
+            found = raised
         is_over = True
         await asyncio.gather(*load)
-        assert num_ended >= num_texts
+        assert num_ended >= len(load)
         await asyncio.sleep(5.0)
         return found, operator
 
@@ -210,9 +213,10 @@ def test_new_drafters_that_do_not_serve_change_nothing(new: str, why: str) -> No
     assert serving(operator) == ["old"]
 
 
-def test_a_failure_in_the_middle_brings_the_old_ones_back() -> None:
-    found, operator = _swap("better", fails_at=2, **FIXED)
-    assert isinstance(found, Unavailable)
+@pytest.mark.parametrize("error", [Unavailable("gone for a moment"), asyncio.CancelledError()])
+def test_a_failure_in_the_middle_brings_the_old_ones_back(error: BaseException) -> None:
+    found, operator = _swap("better", error=error, **FIXED)
+    assert found is error
     assert operator.asked[-1] == ("old",)
     assert serving(operator) == ["old"]
 
