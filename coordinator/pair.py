@@ -30,13 +30,14 @@ class Epochs:
 class Services:
     """A target and the drafters as one text uses them; `drafter` is None when there is none. Epochs and
     feed are the coordinator's; `cohorts` are this pair's: what a step costs, and who is in it, is each
-    target's own."""
+    target's own. `name` is the target's, in records of rounds."""
 
     target: TargetPort
     drafter: DraftPort | None
     epochs: Epochs
     feed: RoundFeed
     cohorts: Cohorts
+    name: str = ""
 
 
 def services_of(

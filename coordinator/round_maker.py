@@ -110,7 +110,7 @@ class RoundMaker:
             self._session.num_generated,
             len(self._session.tokens),
         )
-        spent = Spent(self._now(), place, share=self._steering.share)
+        spent = Spent(self._now(), place, share=self._steering.share, target=self._services.name)
         block: Block | None = None
         if isinstance(choice, DraftChoice):
             block = await self._draft_round(choice, spent)

@@ -49,6 +49,7 @@ class Spent:
     share: Share = field(default_factory=Share)
     company: Company = field(default_factory=Company)
     author: Author = field(default_factory=Author)
+    target: str = ""
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     queue_draft_seconds: float = 0.0
@@ -119,4 +120,5 @@ class Spent:
             draft_step=self.draft_step,
             plan=self.share,
             drafter=self.author.fingerprint,
+            target=self.target,
         )

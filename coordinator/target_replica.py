@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from coordinator.bounds import limits_of
@@ -74,7 +75,7 @@ class TargetReplica:
 
     @services.setter
     def services(self, services: Services) -> None:
-        self._services = services
+        self._services = replace(services, name=self.address)
 
     @property
     def num_texts(self) -> int:

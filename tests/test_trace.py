@@ -148,9 +148,9 @@ def test_what_is_no_trace_is_refused(data: bytes, tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_text_has_a_field() -> None:
-    """The fields of a record are numbers, but for four names."""
+    """The fields of a record are numbers, but for five names."""
     texts = {each.name for each in fields(RoundRecord) if each.type in ("str", "RoundSource")}
-    assert texts == {"request_id", "class_name", "source", "drafter"}
+    assert texts == {"request_id", "class_name", "source", "drafter", "target"}
 
 
 def test_a_writer_writes_what_was_put(tmp_path: Path) -> None:

@@ -234,3 +234,20 @@ async def test_a_running_coordinator_explains_itself() -> None:
     assert found.acceptance[0] > 0.5
     assert all(each.predicted > 0 for each in found.sizes)
     assert (done.code, json.loads(done.out)["has_plan"]) == (0, True)
+
+
+def test_of_several_targets_one_is_replayed() -> None:
+    """Their cohorts and steps have the same numbers, and each had a tuner of its own."""
+    trace = World().trace(60)
+    busy = [replace(record, target="a:1") for record in trace.records]
+    other = [
+        replace(record, target="b:1", request_id=f"other {record.request_id}")
+        for record in World().trace(40, seed=1).records
+    ]
+    mixed = Trace(trace.header, tuple(sorted([*busy, *other], key=lambda record: record.ended)))
+    alone, found = (replay(each, TunerSettings(), CostPriors()) for each in (trace, mixed))
+    assert (found.points, found.explanation) == (alone.points, alone.explanation)
+    assert (found.target, found.num_others) == ("a:1", len(other))
+    assert replay(mixed, TunerSettings(), CostPriors(), target="b:1").num_others == len(busy)
+    with pytest.raises(InvalidRequest):
+        replay(mixed, TunerSettings(), CostPriors(), target="c:1")

@@ -58,7 +58,7 @@ def tune(
         endpoint = _endpoint(str(address), (tls_cert, tls_key, tls_ca, token_file))
         _explain_live(endpoint, target_address, _Output(png, as_json))
     else:
-        _replay(replay, list(settings or ()), seed, explain, _Output(png, as_json))
+        _replay(replay, list(settings or ()), seed, target_address, explain, _Output(png, as_json))
 
 
 def top(
@@ -129,7 +129,7 @@ def _explain_live(endpoint: Endpoint, target_address: str, output: _Output) -> N
     output.show(explanation_json(found), lines, picture)
 
 
-def _replay(path: Path, words: list[str], seed: int, explain: bool, output: _Output) -> None:
+def _replay(path: Path, words: list[str], seed: int, target: str, explain: bool, output: _Output) -> None:
     from coordinator.trace import replay as replaying
     from coordinator.trace.curves import explanation_png, replay_png
     from coordinator.trace.explain import explanation_json, replay_json, replay_lines
@@ -138,7 +138,10 @@ def _replay(path: Path, words: list[str], seed: int, explain: bool, output: _Out
 
     settings, priors = parse_settings(words)
     trace = read_trace(path)
-    found = replaying.replay(trace, settings, priors, seed)
+    found = replaying.replay(trace, settings, priors, seed, target)
+    if found.num_others:
+        others = f"{found.num_others} rounds at other targets are left out: these had tuners of their own"
+        typer.echo(f"target {found.target}; {others} (--target-address)", err=True)
     if trace.num_lost:
         typer.echo(f"warning: {trace.num_lost} rounds are missing in {path}", err=True)
     explanation = found.explanation

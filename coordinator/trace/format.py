@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, Any] = {
     "is_cut": False,
     "plan.is_probe": False,
     "drafter": "",
+    "target": "",
 }
 
 
@@ -112,7 +113,7 @@ def _flat(record: RoundRecord) -> list[Any]:
         *(target.rows, target.seconds, target.context, target.number),
         *(draft.rows, draft.seconds, draft.context, draft.number),
         *(plan.block_size, plan.num_requests, plan.num_cohorts, plan.tokens_per_second, plan.is_probe),
-        record.drafter,
+        *(record.drafter, record.target),
     ]
 
 

@@ -92,6 +92,7 @@ class RoundRecord:
         position: generated tokens before the round; context: committed tokens before it.
         cohort: a number that rounds which went together share; 0: none.
         drafter: fingerprint of the drafter that made its proposals; empty when none did.
+        target: address of the one that verified. Numbers of steps and cohorts are each target's own.
     """
 
     ended: float
@@ -113,6 +114,7 @@ class RoundRecord:
     draft_step: Step
     plan: Share
     drafter: str = ""
+    target: str = ""
 
     @property
     def block_size(self) -> int:

@@ -7,7 +7,7 @@ every round that had ended by then, and nothing else.
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from coordinator.tuner.cycle import Shape
 from coordinator.tuner.explain import Explanation
 from coordinator.tuner.survival import Verified
 from coordinator.tuner.tuner import Decision, TunedRequest, Tuner, TunerSettings
+from protos.errors import InvalidRequest
 
 # What a point's measured rate looks at, at least: one cycle alone says little.
 _LEAST_SECONDS = 0.25
@@ -52,10 +53,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Replay:
-    """All points, and what the tuner believes at the end."""
+    """All points, and what the tuner believes at the end.
+
+    Args:
+        target: whose rounds these are.
+        num_others: rounds at other targets: these had tuners of their own.
+    """
 
     points: tuple[Point, ...]
     explanation: Explanation | None
+    target: str = ""
+    num_others: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,14 +81,24 @@ class Group:
         return max(record.ended for record in self.records)
 
 
-def replay(trace: Trace, settings: TunerSettings, priors: CostPriors, seed: int = 0) -> Replay:
-    """Runs the whole trace through a new tuner; draws (of probes) come from the seed."""
-    activity = Activity(trace.records)
+def replay(
+    trace: Trace, settings: TunerSettings, priors: CostPriors, seed: int = 0, target: str = ""
+) -> Replay:
+    """Runs the rounds of one target through a new tuner; draws (of probes) come from the seed.
+
+    Args:
+        target: its address; empty for the one with the most rounds.
+
+    Raises:
+        InvalidRequest: the trace has no round of this target.
+    """
+    target, records = _rounds_of(trace, target)
+    activity = Activity(records)
     tuner = Tuner(priors, random.Random(seed).random, settings)
     teacher = _Teacher(tuner, activity)
-    waiting = deque(sorted(trace.records, key=lambda record: record.ended))
+    waiting = deque(sorted(records, key=lambda record: record.ended))
     points = []
-    for group in groups(trace.records):
+    for group in groups(records):
         while waiting and waiting[0].ended <= group.start:
             teacher.note(waiting.popleft())
         running = activity.running(group.start)
@@ -92,7 +110,15 @@ def replay(trace: Trace, settings: TunerSettings, priors: CostPriors, seed: int 
         teacher.note_cycle(group, decision, len(running))
     while waiting:
         teacher.note(waiting.popleft())
-    return Replay(tuple(points), tuner.explain())
+    return Replay(tuple(points), tuner.explain(), target, len(trace.records) - len(records))
+
+
+def _rounds_of(trace: Trace, target: str) -> tuple[str, tuple[RoundRecord, ...]]:
+    counts = Counter(record.target for record in trace.records)
+    if target and target not in counts:
+        raise InvalidRequest(f"the trace has no round at {target!r}", field="target_address")
+    target = target or max(counts, key=lambda name: counts[name], default="")
+    return target, tuple(record for record in trace.records if record.target == target)
 
 
 def groups(records: Sequence[RoundRecord]) -> tuple[Group, ...]:
