@@ -39,7 +39,7 @@ class CoordinatorConfig(ServiceConfig):
     verify_block_size: int | None = Field(default=None, ge=1, le=256)
     source: SourceName = "auto"
 
-    # Texts that run at the target at once; requests beyond that wait, up to max_waiting of them.
+    # Texts that run at each target at once; requests beyond that wait, up to max_waiting of them.
     max_running: int = Field(default=256, ge=1)
     max_waiting: int = Field(default=256, ge=0)
     max_queued_deltas: int = Field(default=64, ge=1)
@@ -52,10 +52,11 @@ class CoordinatorConfig(ServiceConfig):
     draft_timeout_seconds: float = Field(default=2.0, gt=0)
     # A target that owes an answer and says nothing for this long has its stream cut.
     hang_seconds: float = Field(default=15.0, gt=0)
-    # How long running requests wait for a lost target to come back.
+    # How long running requests wait for a target when all are lost.
     target_loss_seconds: float = Field(default=60.0, gt=0)
     # How long the start waits for the target (and the drafter).
     connect_seconds: float = Field(default=60.0, gt=0)
+    # How long texts may go on when the coordinator stops, or at a target that is taken out.
     drain_seconds: float = Field(default=5.0, ge=0)
     # A record of every round is written there (see docs/traces.md).
     trace: Path | None = None

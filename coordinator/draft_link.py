@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from weakref import WeakSet
 
+from coordinator.breaker import Breaker
 from coordinator.commands import tensor_bytes
 from coordinator.emulation import LinkShape
 from coordinator.links import ItemOutbox, StreamLink, hello_of
@@ -23,37 +24,6 @@ from protos.stream import Outbox, Stamps
 log = logging.getLogger("dlite.links")
 METHOD = "/dlite.v1.Draft/Propose"
 _ITEM_OVERHEAD_BYTES = 512
-
-
-class Breaker:
-    """Whether asking is worth while. After a failure it is not for a while that doubles with every
-    failure that follows; then one question probes, and an answer makes everything good."""
-
-    FIRST_SECONDS = 0.25
-    LONGEST_SECONDS = 8.0
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._pause_seconds = 0.0
-        self._closed_until = 0.0
-
-    @property
-    def allows(self) -> bool:
-        return self._now() >= self._closed_until
-
-    def note_asked(self) -> None:
-        """A question after a failure is a probe: nobody else asks until it is answered or late."""
-        if self._pause_seconds:
-            self._closed_until = self._now() + self._pause_seconds
-
-    def note_failure(self) -> None:
-        if self._pause_seconds and not self.allows:
-            return
-        self._pause_seconds = min(2 * self._pause_seconds, self.LONGEST_SECONDS) or self.FIRST_SECONDS
-        self._closed_until = self._now() + self._pause_seconds
-
-    def note_answer(self) -> None:
-        self._pause_seconds = self._closed_until = 0.0
 
 
 def _pack(items: list[draft_pb2.ProposeItem]) -> Spliced:

@@ -179,7 +179,7 @@ class TargetMembers:
 
         def on_change(is_connected: bool) -> None:
             if not is_connected:
-                replica.breaker.note_failure()
+                replica.breaker.trip()
             self.note_change()
             for watcher in self._watchers:
                 watcher()

@@ -49,7 +49,8 @@ class TargetPool:
                     retry_after_seconds=_RETRY_SECONDS,
                 )
             await self._members.wait_change(seconds)
-        if current in candidates:
+        if current is not None and current in candidates:
+            current.stay(request.request_id)
             return current
         self.leave(request.request_id)
         replica = self._choose(request, candidates, is_new=current is None)

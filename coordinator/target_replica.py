@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from coordinator.bounds import limits_of
-from coordinator.draft_link import Breaker
+from coordinator.breaker import Breaker
 from coordinator.pair import Services
 from coordinator.ports import Inbox, StreamLost, TargetPort
 from coordinator.request import Request
@@ -106,6 +106,10 @@ class TargetReplica:
         """The text's events go to this inbox."""
         self._texts[request_id] = inbox
         self.port.attach(request_id, inbox)
+
+    def stay(self, request_id: str) -> None:
+        """The text could go nowhere else, and may be sent away again."""
+        self._sent_away.discard(request_id)
 
     def note_opened(self) -> None:
         """A text was opened: the target works."""

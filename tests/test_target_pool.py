@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.affinity import SLACK_TEXTS
+from coordinator.breaker import Breaker
 from protos import coordinator_pb2 as pb
 from protos.errors import Busy, Unavailable
 from tests.coordinator_fakes import counting
@@ -140,7 +141,7 @@ async def test_a_lost_target_is_used_again_when_it_is_back() -> None:
     texts = await several(world, 2)
     assert world.num_texts == {"a": 0, "b": 2}
     world["a"].come()
-    await asyncio.sleep(0.3)  # the breaker's first pause
+    await asyncio.sleep(Breaker.FIRST_SECONDS + 0.05)
     texts.append(await world.start(request_id="late", token_ids=PROMPTS[30], max_tokens=COUNT))
     assert world.num_texts == {"a": 1, "b": 2}
     world.release()
@@ -150,13 +151,13 @@ async def test_a_lost_target_is_used_again_when_it_is_back() -> None:
 async def test_a_target_that_dies_again_and_again_gets_one_text_at_a_time() -> None:
     world = World("ab")
     world.hold()
-    for _ in range(3):
+    for _ in range(2):
         world["a"].lose()
         world["a"].come()
     assert [each.is_favoured for each in world.members] == [False, True]
     texts = await several(world, 3)
     assert world.num_texts == {"a": 0, "b": 3}
-    await asyncio.sleep(0.3)  # the breaker's first pause
+    await asyncio.sleep(2 * Breaker.FIRST_SECONDS + 0.05)
     world["a"].is_deaf = True
     probes = await asyncio.gather(
         *(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from coordinator.breaker import Breaker
 from coordinator.config import CoordinatorConfig
 from coordinator.coordinator import SOURCES
-from coordinator.draft_link import Breaker
 from coordinator.exchange import is_resend_due
 from coordinator.pairing import check_pairing, pairing_warnings
 from coordinator.tuning import (
