@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from coordinator import slots
+from deploy.child import Child, Ready
 from deploy.cluster import autoscale
 from deploy.cluster.controller import Controller
-from deploy.cluster.host import HostStatus
+from deploy.cluster.host import HostStatus, ServiceHost
 from deploy.cluster.plan import Actor
 from protos import logs, tokens
 from target_service.engine_thread import EngineThread
@@ -74,6 +75,21 @@ def _alive_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineThread, "stuck_seconds", lambda _self: 0.0)
 
 
+def _registers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ServiceHost._start
+
+    async def start(self: ServiceHost, before: Ready | None) -> tuple[Child, Ready]:
+        if before is not None:
+            monkeypatch.setattr(self, "_on_ready", _tell_nobody)
+        return await right(self, before)
+
+    monkeypatch.setattr(ServiceHost, "_start", start)
+
+
+async def _tell_nobody(_status: HostStatus) -> None:
+    return
+
+
 CLUSTER_BUILDS: dict[str, WrongBuild] = {
     "pages-of-everybody": WrongBuild(
         says="a tenant finds the pages of another, and learns by the time what that one has asked",
@@ -124,5 +140,10 @@ CLUSTER_BUILDS: dict[str, WrongBuild] = {
         says="a target whose step hangs is alive for its supervisor, because its event loop answers",
         apply=_alive_if_it_answers,
         check="tests/test_liveness.py::test_an_engines_step_that_does_not_end_is_seen",
+    ),
+    "registers-once": WrongBuild(
+        says="a service that is started again is not registered again",
+        apply=_registers_once,
+        check="tests/test_cluster_host.py::test_a_killed_service_registers_again_at_its_address",
     ),
 }

@@ -88,9 +88,11 @@ class ServiceHost:
         self.status = replace(self.status, state="failing", error=failure.message)
 
     async def stop(self, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
-        """Ends the service; call it when `run` is cancelled."""
+        """Ends the service, once; call it when `run` is cancelled."""
         if self._child is not None:
             await self._child.stop(grace_seconds)
+        os.close(self._held)  # one that had only just been started ends by itself
+        os.close(self._parent_pipe)
         self.status = replace(self.status, state="stopped")
 
     def _failed(self, error: Unavailable, backoff: Backoff) -> float:

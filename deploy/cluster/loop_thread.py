@@ -22,7 +22,8 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        threading.Thread(target=self.loop.run_forever, name="dlite-loop", daemon=True).start()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="dlite-loop", daemon=True)
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
         """Waits for the result."""
@@ -39,6 +40,12 @@ class LoopThread:
             return task
 
         return self.run(start())
+
+    def close(self) -> None:
+        """Ends loop and thread; an actor's live as long as its process."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
 
     async def cancel(self, task: asyncio.Task[None]) -> None:
         """Cancels a task of this loop and waits for its end."""
