@@ -94,7 +94,9 @@ class Swap:
             DliteError: a coordinator does not answer; the old drafters are asked for again.
         """
         there = _drafters(await self._operator.list_replicas())
-        old = [each.address for each in there if each.state != pb.REPLICA_STATE_DRAINING]
+        staying = [each.address for each in there if each.state != pb.REPLICA_STATE_DRAINING]
+        # Several coordinators name each of them.
+        old = list(dict.fromkeys(staying))
         if set(old) == set(new):
             raise InvalidRequest("these drafters are there already", field="draft_address")
         before = Acceptance()
@@ -163,14 +165,15 @@ class Swap:
         give_up = self._now() + self._options.connect_seconds
         while True:
             there = {each.address: each for each in _drafters(await self._operator.list_replicas())}
-            waiting = [a for a in addresses if there[a].state != pb.REPLICA_STATE_SERVING]
+            found = [there.get(address, pb.Replica(address=address)) for address in addresses]
+            waiting = [each for each in found if each.state != pb.REPLICA_STATE_SERVING]
             if not waiting:
                 return ""
-            refused = [a for a in waiting if there[a].state == pb.REPLICA_STATE_REFUSED]
-            if refused:
-                return f"{refused[0]} is refused: {there[refused[0]].last_error}"
+            for each in waiting:
+                if each.state == pb.REPLICA_STATE_REFUSED:
+                    return f"{each.address} is refused: {each.last_error}"
             if self._now() >= give_up:
-                return f"{waiting[0]} does not serve within {self._options.connect_seconds:g} s"
+                return f"{waiting[0].address} does not serve within {self._options.connect_seconds:g} s"
             await self._sleep(self._options.look_seconds)
 
 
