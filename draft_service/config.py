@@ -24,6 +24,7 @@ class DraftConfig(ServiceConfig):
         acceptance: replay: probability that proposal j = 1.. is the recorded token.
         compute_ms: replay: time that one batch takes.
         matrices: what the backbone multiplies in; auto takes bfloat16 where the CPU has it.
+        device: torch's name of what computes.
         max_batch_items: the most items of one forward.
         max_queued_items: items beyond these are refused at once.
     """
@@ -41,6 +42,7 @@ class DraftConfig(ServiceConfig):
     address: str = "127.0.0.1:0"
     threads: int | None = Field(default=None, ge=1)
     matrices: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "cpu"
     max_batch_items: int = Field(default=64, ge=1)
     max_queued_items: int = Field(default=4096, ge=1)
 

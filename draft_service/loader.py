@@ -17,7 +17,7 @@ from draft_service.proposal import DraftDescription, ProposesTokens
 from draft_service.replay import ReplayDrafter, ReplayOptions, read_recordings
 from draft_service.weights import fingerprint, load_model, load_token_ids
 from protos import bfloat16
-from protos.errors import ContractMismatch
+from protos.errors import ContractMismatch, InvalidRequest
 
 FLOAT32_BYTES = 4
 # The layer that makes the logits.
@@ -25,18 +25,24 @@ OUTPUT = "output_proj"
 
 
 def load_drafter(
-    checkpoint: Path, target: Path, overrides: Sequence[str] = (), matrices: str = bfloat16.FLOAT32
+    checkpoint: Path,
+    target: Path,
+    overrides: Sequence[str] = (),
+    matrices: str = bfloat16.FLOAT32,
+    device: str = "cpu",
 ) -> Drafter:
     """Loads a dlite_v1 checkpoint and the embedding of its target, in float32.
 
     Args:
         overrides: "field=value" for fields that the checkpoint leaves out.
         matrices: what the backbone's products are computed in; the logits' is float32.
+        device: torch's name of what computes.
 
     Raises:
-        InvalidRequest: a folder is not there.
+        InvalidRequest: a folder is not there, or no such device.
         ContractMismatch: the checkpoint is damaged or does not belong to this target.
     """
+    _check_device(device)
     config = read_draft_config(checkpoint, overrides)
     _check_target(config, target)
     embedding = load_embedding(target)
@@ -51,7 +57,8 @@ def load_drafter(
     model = load_model(checkpoint, config)
     if bfloat16.chosen(matrices) == bfloat16.BFLOAT16:
         bfloat16.use_bfloat16(model, keep=OUTPUT)
-    return Drafter(model, embedding, load_token_ids(checkpoint, config), description)
+    token_ids = load_token_ids(checkpoint, config)
+    return Drafter(model.to(device), embedding.to(device), token_ids.to(device), description)
 
 
 def describe(config: DraftCheckpointConfig, checkpoint: Path, digest: str) -> DraftDescription:
@@ -73,6 +80,13 @@ def describe(config: DraftCheckpointConfig, checkpoint: Path, digest: str) -> Dr
         kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * FLOAT32_BYTES,
         notes=config.notes,
     )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a device
+        raise InvalidRequest(f"{device!r} cannot be used: {error}", field="device") from error
 
 
 def _check_target(config: DraftCheckpointConfig, target: Path) -> None:
@@ -121,7 +135,7 @@ def open_drafter(config: DraftConfig) -> ProposesTokens:
         InvalidRequest, ContractMismatch: as `load_drafter` and `read_recordings`.
     """
     if config.drafter is not None and config.target is not None:
-        return load_drafter(config.drafter, config.target, config.overrides, config.matrices)
+        return load_drafter(config.drafter, config.target, config.overrides, config.matrices, config.device)
     assert config.replay is not None
     vocab_size, digest = 0, ""
     if config.target is not None:

@@ -40,6 +40,7 @@ def test_a_plan_says_what_runs_in_which_order(tmp_path: Path) -> None:
         *("--address", "{node}:7002", "--tapped-layers", "0,1"),
     )
     assert found.actors[2].command[:5] == ("draft", "--drafter", "/models/d", "--target", "/models/m")
+    assert found.actors[2].command[5:9] == ("--threads", "1", "--device", "cuda")
     assert (TARGETS in found.actors[4].command, DRAFTS in found.actors[4].command) == (True, True)
     assert found.totals() == {"CPU": 11.0, "GPU": 2.5}
     assert plan(spec(tmp_path)) == found

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from draft_service.config import DraftConfig
+from draft_service.loader import load_drafter
 from protos.errors import InvalidRequest
 from tests.draft_client import NAME
 from tests.golden_draft import GOLDEN, TARGET
@@ -78,3 +79,9 @@ def test_a_damaged_drafter_exits_with_2(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("dlite draft: ")
     assert "model.safetensors" in done.stderr
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="'nowhere' cannot be used") as caught:
+        load_drafter(GOLDEN / NAME, TARGET, device="nowhere")
+    assert caught.value.field == "device"

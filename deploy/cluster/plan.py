@@ -116,7 +116,7 @@ def _serves(spec: ClusterSpec, kind: Kind, part: Part) -> tuple[str, ...]:
     threads = ("--threads", str(max(int(part.cpus), 1)))
     drafter = ("--drafter", spec.draft.model) if kind == "draft" and spec.draft is not None else ()
     models = (*drafter, "--target", spec.target.model)
-    device = ("--device", "cuda") if part.gpus and kind == "target" else ()
+    device = ("--device", "cuda") if part.gpus else ()
     return (*models, *threads, *device)
 
 
