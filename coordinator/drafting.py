@@ -33,8 +33,8 @@ async def ask(
 ) -> Answer | None:
     """The drafter's answer, or None when it is late, gone, refused or of no use."""
     try:
-        asked = drafter.propose(item, cohort)
         async with asyncio.timeout(timeout_seconds):
+            asked = drafter.propose(item, cohort)
             proposal = await asked
     except TimeoutError:
         drafter.note_failure(asked)
