@@ -56,7 +56,8 @@ def _about(provenance: Mapping[str, Any]) -> str:
         f"Proposes tokens for one target and no other (fingerprint `{target['fingerprint'][:16]}`); the "
         "target decides every token, so this drafter changes the speed of text and never the text. Format "
         "`dlite_v1`; the tables of its sequential head are int8 with one scale a row, the rest is float16, "
-        "and it is served in float32. `dlite up` and `dlite demo` take it by themselves for this target."
+        "and it is computed in float32, the backbone's products in bfloat16 where the CPU has them. "
+        "`dlite up` and `dlite demo` take it by themselves for this target."
     )
 
 
@@ -102,7 +103,8 @@ def _data(provenance: Mapping[str, Any]) -> str:
         "",
         f"Runs of {check['run_words']} words that this data shares with the evaluation sets or with the "
         f"held-out agent prompts: {check['num_hits']} ({check['num_hashes']:,} runs looked for). "
-        f"{100 * provenance['run']['recipe']['held_out_fraction']:g} % of the prompts were never trained on.",
+        f"{100 * provenance['run']['recipe']['held_out_fraction']:g} % of the prompts were never trained on. "
+        f"Of {provenance['num_fast_answers']:,} answers the states were computed with bfloat16 matrices.",
     ]
     return "\n".join(lines)
 

@@ -62,6 +62,7 @@ def ship(options: ShipOptions) -> dict[str, Any]:
     _write_weights(options.run / DRAFTER, fresh)
     load_drafter(fresh, options.target).self_test()
     document = _provenance(run, sources, contamination, fresh)
+    document["num_fast_answers"] = _num_fast(options.data)
     (fresh / PROVENANCE).write_text(json.dumps(document, indent=1) + "\n")
     write_card(fresh, options.results)
     _refuse_size(fresh)
@@ -85,6 +86,12 @@ def _check_data(run: TrainingRun, folders: Sequence[Path]) -> None:
 def _shards_sha256(manifest: ShardManifest) -> str:
     """As the run's provenance has it."""
     return hashlib.sha256("".join(shard.sha256 for shard in manifest.shards).encode()).hexdigest()
+
+
+def _num_fast(folders: Sequence[Path]) -> int:
+    """Answers whose states were captured with bfloat16 matrices."""
+    manifests = [open_shards(folder, trust_hashes=True)[0] for folder in folders]
+    return sum(one.num_sequences for one in manifests if one.matrices)
 
 
 def _contamination(options: ShipOptions) -> dict[str, Any]:
