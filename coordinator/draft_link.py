@@ -11,12 +11,11 @@ from weakref import WeakSet
 from coordinator.breaker import Breaker
 from coordinator.commands import tensor_bytes
 from coordinator.emulation import LinkShape
-from coordinator.links import ItemOutbox, StreamLink, hello_of
+from coordinator.links import MISMATCH, ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_pairing, check_protocol
 from coordinator.question import Author, Key, Question, Reach
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2, rpc
-from protos.errors import ContractMismatch
 from protos.security import Address
 from protos.splice import Spliced
 from protos.stream import Outbox, Stamps
@@ -165,20 +164,17 @@ class DraftLink:
         self.num_lost += self.is_connected
         self.last_error = reason
         self._connected.clear()
+        if reason.startswith(MISMATCH):
+            self.refusal = f"drafter refused: {reason.removeprefix(MISMATCH)}"
+            self._settled.set()
         self._on_change()
         lost, self._pending = self._pending, {}
         for question in lost.values():
             question.lose(self, f"the drafter's stream is lost: {reason}")
 
     def _on_welcome(self, describe: common_pb2.Describe) -> None:
-        try:
-            check_protocol(describe, rpc.PROTOCOL_MAJOR)
-            check_pairing(self._target, describe)
-        except ContractMismatch as error:
-            self.refusal = f"drafter refused: {error}"
-            self._settled.set()
-            self._on_change()
-            raise
+        check_protocol(describe, rpc.PROTOCOL_MAJOR)
+        check_pairing(self._target, describe)
         self.refusal = ""
         self._describe, self._reach = describe, Reach.of(describe)
         # A replay drafter has no weights.

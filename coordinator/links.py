@@ -157,7 +157,7 @@ class StreamLink:
                     return
                 log.warning("stream to %s: %s", self._address, reason)
                 pause = _FIRST_PAUSE_SECONDS if was_connected else min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                mismatch = reason.startswith(_MISMATCH)
+                mismatch = reason.startswith(MISMATCH)
                 await asyncio.sleep(_MISMATCH_PAUSE_SECONDS if mismatch else pause)
         finally:
             self._peer.on_lost("stopped")
@@ -199,7 +199,7 @@ class StreamLink:
             self.cut()
 
 
-_MISMATCH = "does not fit: "
+MISMATCH = "does not fit: "
 
 
 def _why_ended(writer: asyncio.Task[int], reader: asyncio.Task[bool]) -> str:
@@ -210,8 +210,10 @@ def _why_ended(writer: asyncio.Task[int], reader: asyncio.Task[bool]) -> str:
             return "cut"
         error = task.exception()
         if isinstance(error, ContractMismatch):
-            return f"{_MISMATCH}{error}"
+            return f"{MISMATCH}{error}"
         if isinstance(error, grpc.aio.AioRpcError):
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # the service's own ContractMismatch
+                return f"{MISMATCH}{error.details()}"
             return f"{error.code().name}: {error.details()}"
         if error is not None:
             log.error("stream failed", exc_info=error)

@@ -128,9 +128,10 @@ async def start_coordinator(config: CoordinatorConfig) -> RunningCoordinator:
     try:
         targets.set_addresses(config.target_addresses)
         if not await targets.wait_connected(config.connect_seconds):
+            heard = "; ".join(each.last_error for each in targets.replicas() if each.last_error)
             raise Unavailable(
                 f"no target answers at {config.target_address} within {config.connect_seconds:g} s: "
-                "is `dlite target` running there?"
+                f"is `dlite target` running there? (last heard: {heard or 'nothing'})"
             )
         address = next(each.address for each in targets if each.port.is_connected)
         tokenizer = await fetch_tokenizer(Endpoint(address, behind), targets.describe.tokenizer_hash)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from coordinator.commands import close_command
 from coordinator.emulation import LinkShape
-from coordinator.links import ItemOutbox, StreamLink, hello_of
+from coordinator.links import MISMATCH, ItemOutbox, StreamLink, hello_of
 from coordinator.pairing import check_protocol
 from coordinator.ports import Inbox, StreamLost
 from coordinator.tuner.link_estimate import LinkEstimate
@@ -176,6 +176,8 @@ class TargetLink:
     def on_lost(self, reason: str) -> None:
         self._outbox = None
         self.last_error = reason
+        if reason.startswith(MISMATCH):
+            self.refusal = reason.removeprefix(MISMATCH)
         self._closing.clear()
         if not self.is_connected:
             return
@@ -186,11 +188,7 @@ class TargetLink:
         self._on_change(False)
 
     def _on_welcome(self, describe: common_pb2.Describe) -> None:
-        try:
-            self._check(describe)
-        except ContractMismatch as error:
-            self.refusal = str(error)
-            raise
+        self._check(describe)
         self.refusal = ""
         self._describe = describe
         if self._is_suspect and self._outbox is not None:
