@@ -52,6 +52,7 @@ VERBS = {
     "eval": Verb("deploy.evaluate", "walk held-out text with a drafter: tau by set and position"),
     "ship": Verb("deploy.ship", "make a trained drafter a folder of the project, with its card"),
     "ablate": Verb("deploy.ablate", "train and walk variants of a drafter at one budget"),
+    "soak": Verb("deploy.soak", "agent traffic for a while, with cancels and kills: what leaks, what hangs"),
     "bench": Verb("deploy.bench.cli", "run a yardstick by name; --list shows them"),
 }
 

@@ -25,6 +25,7 @@ from tests import (
     wrong_builds,
     wrong_cluster_builds,
     wrong_engine_builds,
+    wrong_fault_builds,
     wrong_link_builds,
     wrong_pool_builds,
     wrong_report_builds,
@@ -39,6 +40,7 @@ from tests.wrong_builds import WrongBuild
 WRONG_BUILDS = {
     **wrong_builds.WRONG_BUILDS,
     **wrong_engine_builds.ENGINE_BUILDS,
+    **wrong_fault_builds.FAULT_BUILDS,
     **wrong_api_builds.API_BUILDS,
     **wrong_link_builds.LINK_BUILDS,
     **wrong_wire_builds.WIRE_BUILDS,

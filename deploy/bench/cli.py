@@ -114,6 +114,12 @@ YARDSTICKS = {
         "tokens a round of a drafter by set (--prompts FILES, agent kinds), context and temperature",
         "> 1; aim: 2.2, flat in context",
     ),
+    "faults": Yardstick(
+        "deploy.bench.faults",
+        "texts while processes are killed or hang, messages are lost, late, double, hostile, pages are few, "
+        "against plain decoding without",
+        "no request fails, no text differs, no page is lost, in every row",
+    ),
     "speedup": Yardstick(
         "deploy.bench.speedup",
         "three processes with a trained drafter and the tuner against plain decoding with the fastest kernel "

@@ -6,6 +6,7 @@ that nobody thought of, and fields in numbers that nobody thought of.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,10 +14,30 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tests.test_bad_input import bad_values
-
+TYPES = FieldDescriptor
+FLOATS = (math.nan, math.inf, -math.inf, -1.0, -1e-9, 1e30, 3.4e38)
+WHOLE = (0, 1, 2**31 - 1, 2**32 - 1)
+LONG = "x" * 200_000
 MANY = (2, 50, 3000)
 MOST_DEPTH = 4
+
+
+def bad_values(field: FieldDescriptor) -> Iterator[Any]:
+    """Values of a scalar field that some code has not thought of."""
+    if field.type in (TYPES.TYPE_FLOAT, TYPES.TYPE_DOUBLE):
+        yield from FLOATS
+    elif field.type in (TYPES.TYPE_UINT32, TYPES.TYPE_INT32):
+        yield from WHOLE
+    elif field.type in (TYPES.TYPE_UINT64, TYPES.TYPE_INT64):
+        yield from (0, 2**64 - 1)
+    elif field.type == TYPES.TYPE_BOOL:
+        yield from (False, True)
+    elif field.type == TYPES.TYPE_STRING:
+        yield from ("", "\x00", "{", "\u202e\ud7ff", LONG)
+    elif field.type == TYPES.TYPE_BYTES:
+        yield from (b"", b"\xff" * 15, b"\xff" * 17)
+    elif field.enum_type is not None:
+        yield from (99, *(value.number for value in field.enum_type.values))
 
 
 class Hostile:
