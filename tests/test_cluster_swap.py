@@ -75,6 +75,7 @@ async def test_better_drafters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swapped.result["is_kept"], swapped.result["reason"]
     assert sorted(swapped.world.ended) == list(OLD_NAMES)
     assert swapped.used() == [{"/models/new"}] * 2
+    assert len(swapped.result["old"]) == len(swapped.result["new"]) == 2  # each once, however many see it
     assert (await swapped.controller.apply(NEW)).created == []
     assert isinstance(swapped.refused, Busy)
     again = Controller(spec(coordinators=2), swapped.world, swapped.world)

@@ -30,11 +30,13 @@ class AllCoordinators:
         seen = list((await self._controller.seen()).values())
         if not seen:
             raise Unavailable("no coordinator answers")
-        replicas = [each for found in seen for each in found.replicas]
-        # A drafter serves when it serves everywhere: what is said last of an address counts.
-        replicas.sort(key=lambda each: each.state != pb.REPLICA_STATE_SERVING)
+        # A drafter serves when it serves everywhere.
+        replicas: dict[str, pb.Replica] = {}
+        for each in (each for found in seen for each in found.replicas):
+            if each.address not in replicas or each.state != pb.REPLICA_STATE_SERVING:
+                replicas[each.address] = each
         return pb.ListReplicasResponse(
-            replicas=replicas, drafts=[each for found in seen for each in found.drafts]
+            replicas=replicas.values(), drafts=[each for found in seen for each in found.drafts]
         )
 
     async def set_drafters(self, addresses: Sequence[str]) -> None:

@@ -39,8 +39,17 @@ def spec(drafter: str = "draft_trained_g1", drafters: int = 2) -> ClusterSpec:
 
 
 def request(seed: int) -> coordinator_pb2.GenerateRequest:
+    """Always with drafts: left to itself the tuner finds out that this target is too quick for them."""
+    drafted = coordinator_pb2.Speculation(
+        source=coordinator_pb2.PROPOSAL_SOURCE_DRAFTER, num_draft_tokens=4, verify_block_size=4
+    )
     return coordinator_pb2.GenerateRequest(
-        token_ids=[61, 70, 22, 78, 200 + seed], max_tokens=120, temperature=1.0, seed=seed, ignore_eos=True
+        token_ids=[61, 70, 22, 78, 200 + seed],
+        max_tokens=120,
+        temperature=1.0,
+        seed=seed,
+        ignore_eos=True,
+        speculation=drafted,
     )
 
 
