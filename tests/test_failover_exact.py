@@ -167,3 +167,28 @@ async def test_the_text_is_the_same_wherever_its_targets_are_lost(temperature: f
     for target in targets.values():
         assert target.engine.pool.num_available == target.engine.pool.num_pages
     assert all(len(text) == COUNT for text in found)
+
+
+async def test_later_turns_find_the_pages_of_earlier_ones_at_their_target() -> None:
+    """Four conversations at two targets: only what is new is computed, as with one target."""
+    targets = {name: built("llama", False) for name in "ab"}
+    prompts = {name: [(7 * i + 11 * shift) % 61 for i in range(70)] for shift, name in enumerate("stuv")}
+    async with pair(targets, None) as system:
+
+        async def turn(name: str, number: int) -> None:
+            message = request(f"{name}{number}", prompts[name], 0.0, 0)
+            message.session_id = name
+            generation = await system.coordinator.admit(message)
+            async for response in generation.attach().messages():
+                prompts[name] += response.delta.token_ids
+                if response.HasField("finished"):
+                    cached[number].append(response.finished.usage.cached_tokens / len(message.token_ids))
+
+        cached: dict[int, list[float]] = {0: [], 1: [], 2: []}
+        for number in cached:
+            names = [*prompts]  # in another order each time: load alone would send them elsewhere
+            await asyncio.gather(*(turn(name, number) for name in names[number:] + names[:number]))
+        served = [replica.num_served for replica in system.members]
+    assert served == [6, 6]
+    assert cached[0] == [0.0] * 4
+    assert min(cached[1] + cached[2]) > 0.8

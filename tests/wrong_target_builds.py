@@ -106,6 +106,11 @@ TARGET_BUILDS: dict[str, WrongBuild] = {
         apply=_no_favourite,
         check="tests/test_target_pool.py::test_turns_of_a_session_go_where_the_session_is",
     ),
+    "no-affinity-real-pages": WrongBuild(
+        says="the same, with real pages: every turn computes its history anew at the other target",
+        apply=_no_favourite,
+        check="tests/test_failover_exact.py::test_later_turns_find_the_pages_of_earlier_ones_at_their_target",
+    ),
     "affinity-whatever-it-costs": WrongBuild(
         says="a text waits behind all others of its session while other targets idle",
         apply=_always_the_favourite,
