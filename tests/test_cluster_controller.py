@@ -178,6 +178,20 @@ async def test_a_controller_that_starts_again_takes_up_what_is_there() -> None:
         assert (await again.apply(spec(targets=2, drafts=3))).created == []
 
 
+async def test_an_actor_that_starts_again_with_the_controller_is_taken_in_when_it_serves() -> None:
+    """It does not answer while the controller looks for its actors."""
+    async with cluster() as (_, world, coordinator):
+        silent = world.actors.pop("agents-target-0")
+        again = Controller(spec(), world, world)
+        await again.recover()
+        world.actors[silent.name] = silent
+        world.serve(again, silent.name)
+        await again.announce()
+        assert coordinator.told[-1] == again.endpoints()
+        assert len(again.endpoints()[0]) == 1
+        assert (await again.apply(spec())).created == []
+
+
 async def test_waiting_says_what_is_missing() -> None:
     world = FakeWorld()
     controller = Controller(spec(), world, world)

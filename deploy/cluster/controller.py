@@ -115,9 +115,11 @@ class Controller(Registry):
             TimedOut: they do not; says what each lacks.
         """
         deadline = time.monotonic() + timeout_seconds
-        while waiting := [n for n in names if self.members[n].status.state != "serving"]:
+        while waiting := [
+            m for name in names if (m := self.members.get(name)) and m.status.state != "serving"
+        ]:
             if time.monotonic() > deadline:
-                told = "; ".join(f"{n}: {self.members[n].status.error or 'not placed'}" for n in waiting)
+                told = "; ".join(f"{m.actor.name}: {m.status.error or m.status.state}" for m in waiting)
                 raise TimedOut(f"not serving after {timeout_seconds:g} s: {told}")
             await asyncio.sleep(POLL_SECONDS)
             await self.refresh()

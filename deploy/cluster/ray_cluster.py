@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayTaskError
+from protos.errors import Busy, DliteError, InvalidRequest, NotFound, TimedOut, Unavailable
+
+try:
+    import ray
+except ModuleNotFoundError as error:
+    raise InvalidRequest("Ray is not installed: pip install 'dlite[ray]'", field="deploy") from error
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from coordinator.swap_job import SwapOptions
@@ -26,7 +31,6 @@ from deploy.cluster.ray_fleet import (
     member_names,
 )
 from deploy.cluster.spec import ClusterSpec
-from protos.errors import DliteError, NotFound, TimedOut, Unavailable
 
 CALL_SECONDS = 60.0
 # A drain waits for running texts; see `controller.DRAIN_SECONDS`.
@@ -54,7 +58,7 @@ def connected(address: str | None) -> Iterator[None]:
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
+    except (ConnectionError, RuntimeError, TimeoutError, RayError) as error:
         raise Unavailable(
             f"no Ray cluster: {str(error).splitlines()[0]} Start one with `ray start --head`, or name one",
             field="--ray-address",
@@ -162,7 +166,7 @@ class Cluster:
         names = sorted(member_names(self.name))
         if self.is_up:
             say("letting running texts finish")
-            with contextlib.suppress(TimedOut):
+            with contextlib.suppress(TimedOut, Busy):  # a swap under way ends with its actors
                 self.call("end_all", timeout_seconds=CHANGE_SECONDS)
         for name in (controller_name(self.name), *member_names(self.name)):
             if (handle := handle_of(name)) is not None:

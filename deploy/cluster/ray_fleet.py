@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnschedulableError, RayActorError
 from ray.experimental import internal_kv
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -65,7 +66,7 @@ async def answer_of(name: str, method: str, *args: Any, within_seconds: float = 
 async def _value(reference: Any) -> Any:
     try:
         return await reference
-    except ray.exceptions.RayActorError:
+    except (RayActorError, ActorUnschedulableError):
         return None
 
 

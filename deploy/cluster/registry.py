@@ -67,11 +67,9 @@ class Registry:
         return of("target"), of("draft")
 
     def register(self, actor: Actor, status: HostStatus) -> None:
-        """A service serves, the first time or again. An actor that is not known any more is not taken in."""
-        member = self.members.get(actor.name)
-        if member is None:
-            log.warning("%s serves, but is none of the cluster", actor.name)
-            return
+        """A service serves, the first time or again. An actor that did not answer while this process started
+        is found now."""
+        member = self.members.setdefault(actor.name, Member(actor))
         member.status, member.told = status, None
         self._wake.set()
 

@@ -115,22 +115,26 @@ async def test_scaling_and_draining_under_load_lose_no_request(cluster: Cluster)
 
 
 async def test_drafters_swapped_under_load_lose_no_request(cluster: Cluster) -> None:
-    """Worse ones go by themselves; asked not to compare, they stay."""
+    """Asked not to compare, they stay; worse ones go by themselves.
+
+    Drawn text, with coupled noise: there the untrained golden drafter has a fifth of its first proposals
+    accepted, and the one that learnt a few greedy texts by heart a twentieth.
+    """
     load = Load()
-    worse = spec("draft_dlite_v1_g1")
-    options = SwapOptions(num_rounds=150, watch_seconds=120.0)
+    better, worse = spec("draft_dlite_v1_g1"), spec()
+    options = SwapOptions(num_rounds=200, watch_seconds=120.0)
     before = [each for each in (await members(cluster)).values() if each["kind"] == "draft"]
     async with load.running(await doors(cluster)):
+        result = await asyncio.to_thread(cluster.swap_drafters, better, replace(options, num_rounds=0), print)
+        assert result["is_kept"], result
+        await load.more_texts(2)
         result = await asyncio.to_thread(cluster.swap_drafters, worse, options, print)
         assert not result["is_kept"], result
         assert result["accept_length_after"] < result["accept_length_before"]
         await load.more_texts(2)
-        result = await asyncio.to_thread(cluster.swap_drafters, worse, replace(options, num_rounds=0), print)
-        assert result["is_kept"], result
-        await load.more_texts(2)
     drafters = [each for each in (await members(cluster)).values() if each["kind"] == "draft"]
     assert len(drafters) == len(before)
-    assert not (await asyncio.to_thread(cluster.changes, worse))["differing"]
+    assert not (await asyncio.to_thread(cluster.changes, better))["differing"]
 
 
 async def test_cancels_leave_nothing_running(cluster: Cluster) -> None:
