@@ -25,6 +25,8 @@ from coordinator.tuner.verify import SeeingDraft, sizes_of_seeing_round
 # So many cycles are measured all, after that one in some: what is left over of them changes slowly.
 _ALL_CYCLES = 200
 _EVERY = 4
+# Before the next plan is looked for, what was decided leaves for the wire.
+_THINK_AFTER_SECONDS = 0.001
 
 
 class Cohorts:
@@ -50,6 +52,7 @@ class Cohorts:
         self._is_regular = False
         # Who drafted in the last cycle, in the order of the members; None when it was no regular one.
         self._drafted: tuple[bool, ...] | None = None
+        self._thought: asyncio.TimerHandle | None = None
         self._sizing: dict[Cohort, list[tuple[SeeingDraft | None, asyncio.Future[int]]]] = {}
 
     @property
@@ -173,6 +176,18 @@ class Cohorts:
         self._decision = decision
         self._started, self._num_tokens = now, 0
         self._is_changed, self._is_regular = False, True
+        self._think_soon()
+
+    def _think_soon(self) -> None:
+        if self._thought is None:
+            loop = asyncio.get_running_loop()
+            self._thought = loop.call_later(_THINK_AFTER_SECONDS, self._think)
+
+    def _think(self) -> None:
+        """While the services compute: no round waits for a search."""
+        self._thought = None
+        if self._members and self.tuner.think():
+            self._think_soon()
 
     def _note_cycle(self, members: Sequence[Member], now: float) -> None:
         """Measures the cycle that ends now, if every member did what was decided, and the one before it was

@@ -100,6 +100,7 @@ class RoundMaker:
             OutOfStep: re-open.
             DliteError: the target refuses the request for good.
         """
+        await self._steering.enter(self._view())
         await self._round(self._steering.choose(self._view()))
 
     async def _round(self, choice: RoundChoice) -> None:

@@ -39,6 +39,10 @@ class Steering(Protocol):
         """What was planned for the round that was chosen last."""
         ...
 
+    async def enter(self, view: RoundView) -> None:
+        """Before the first round: whoever comes with this one is there when the first choice is made."""
+        ...
+
     def choose(self, view: RoundView) -> RoundChoice:
         """At the boundary of two rounds: what the next one does."""
         ...
@@ -86,6 +90,9 @@ class FixedSteering:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.share = _UNPLANNED
+
+    async def enter(self, view: RoundView) -> None:
+        """Nobody is decided for together."""
 
     def choose(self, view: RoundView) -> RoundChoice:
         return choose_draft(self.plan, view)

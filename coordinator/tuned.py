@@ -6,6 +6,7 @@ tail, and what past rounds showed is of positions that are committed.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from coordinator.cohorts import Cohorts
@@ -91,6 +92,12 @@ class TunedSteering:
         self._assignment = Assignment()
         self._tail = _Tail()
         self._lookup_length = 0
+
+    async def enter(self, view: RoundView) -> None:
+        if not self._has_joined:
+            self._enter(view)
+            # The requests whose prompts were computed in one step come with one message.
+            await asyncio.sleep(0)
 
     def choose(self, view: RoundView) -> RoundChoice:
         self._enter(view)

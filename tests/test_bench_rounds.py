@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -14,7 +15,16 @@ import torch
 from coordinator.client import AsyncClient
 from coordinator.config import CoordinatorConfig
 from coordinator.startup import start_coordinator
-from deploy.bench import coordinator_capacity, link_model, pipeline, replay, round_overhead, tuner
+from coordinator.trace.record import RoundParts, RoundRecord, RoundSource, Share, Step
+from deploy.bench import (
+    coordinator_capacity,
+    link_model,
+    pipeline,
+    replay,
+    round_overhead,
+    spot_checks,
+    tuner,
+)
 from deploy.bench.coordinator_capacity import SHAPE
 from deploy.bench.fake_cluster import Front, Guard, Variant
 from deploy.bench.fake_service import FakeStackOptions
@@ -23,6 +33,7 @@ from deploy.bench.flood import Flood
 from deploy.bench.harness import BenchOptions, Say
 from deploy.bench.lean_services import LeanDrafter, LeanTarget
 from deploy.bench.modelled import SetCosts, tau
+from deploy.bench.rounds import rate_while_all
 from deploy.bench.set_costs import CostTable, DraftCosts, VerifyCosts, uniform
 from deploy.child import Ready
 from draft_service.server import serve as serve_draft
@@ -110,9 +121,13 @@ async def test_pipeline_in_small() -> None:
 
 
 async def test_tuner_in_small() -> None:
-    cells = [tuner.Cell(0.0, 2, "a0.8"), tuner.Cell(4.0, 1, tuner.SWITCH)]
-    outcome = await tuner.measure(OPTIONS, cells, 12, fronts_here)
-    assert sum(run["arm"] == "tuned / Run" for run in outcome.runs) == 2
+    recovery = tuner.Cell(0.0, 2, "a0.8", is_recovery=True)
+    cells = [tuner.Cell(0.0, 2, "a0.8"), recovery, tuner.Cell(4.0, 1, tuner.SWITCH)]
+    outcome = await tuner.measure(OPTIONS, cells, tuner.Size(12, 2, 2), fronts_here)
+    assert sum(run["arm"] == "tuned / Run" for run in outcome.runs) == 3
+    again = [run for run in outcome.runs if run.get("cell") == str(recovery)]
+    assert {run["choice"] for run in again} >= {tuner.RUN, tuner.TUNED}
+    assert sum(run["choice"] == tuner.TUNED for run in again) == 2
     assert outcome.passed == (
         outcome.value >= 0.95
         and min(run["value"] for run in outcome.runs if run["arm"] == "tuned / Run") >= 0.97
@@ -188,6 +203,65 @@ def test_a_cell_is_judged_by_its_best_fixed_arm() -> None:
     slow_run = tuner.judge([*good, *runs("y", run=100.0, four=50.0, tuned=96.0)])
     assert (slow_run.value, slow_run.passed) == (pytest.approx(0.96), False)
     assert not tuner.judge([*good, *runs("y", run=100.0, four=150.0, tuned=120.0)]).passed
+
+
+def test_only_the_time_in_which_all_are_served_counts() -> None:
+    early = [(0.0, 1), (1.0, 10), (2.0, 10), (9.0, 10)]
+    late = [(1.0, 1), (2.0, 4), (3.0, 4)]
+    assert rate_while_all([early, late]) == pytest.approx((10 + 8) / 2.0)
+
+
+def test_run_and_what_is_not_far_behind_take_part_in_the_long_runs() -> None:
+    short = {"v = 1": 50.0, "v = 2": 84.0, "v = 4": 86.0, "v = 8": 100.0}
+    assert tuner.hopeful(short) == ["v = 1", "v = 4", "v = 8"]
+
+
+def spot_runs(tuned: float, per_round: float) -> list[dict[str, Any]]:
+    values = {"v = 1": 100.0, "v = 2": 90.0, "v = 4": 120.0, "v = 8": 80.0, "tuned": tuned}
+    arms = [
+        {"arm": f"1 requests: {arm}", "value": value, "cell": "1 requests", "choice": arm}
+        for arm, value in values.items()
+    ]
+    model = [
+        {"arm": "measured / modelled round", "value": per_round, "of": "v = 4"},
+        {"arm": "measured / modelled tokens/s", "value": 0.95, "of": "v = 4"},
+    ]
+    return [*arms, *model]
+
+
+def test_a_spot_check_is_judged_by_the_tuner_and_by_the_model() -> None:
+    assert spot_checks.judge(spot_runs(118.0, 1.1)).passed
+    assert spot_checks.judge(spot_runs(118.0, 1.1)).value == pytest.approx(118 / 120)
+    assert not spot_checks.judge(spot_runs(110.0, 1.1)).passed
+    assert not spot_checks.judge(spot_runs(118.0, 1.2)).passed
+
+
+def test_a_round_is_modelled_from_what_records_say_of_steps_and_ways() -> None:
+    records = [
+        RoundRecord(
+            *(0.0, "r", "text-greedy/drafter", RoundSource.DRAFTER, 1, v - 1, v - 1, v - 1, v),
+            *(False, 0, 100, 0, 1),
+            RoundParts(0.004, 0.010 * v, 0.001, 0.002, 0.0005, 0.0005),
+            Step(v, 0.010 * v, 100, n),
+            Step(1, 0.004, v - 1, n),
+            Share(),
+        )
+        for n, v in enumerate([2, 4, 8] * 40, 1)
+    ]
+    for v in (2, 4, 8):
+        expected = 0.010 * v + 0.004 + 0.003 + 0.001
+        assert spot_checks.modelled_seconds(records, v) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.prove
+async def test_spot_checks_in_small() -> None:
+    """Real processes, a tiny model: both checks come to a result, and every round was drafted."""
+    target = Path(__file__).parent / "golden" / "target_qwen3"
+    prompts = [tuple(range(3, 9 + i)) for i in range(4)]
+    outcome = await spot_checks.measure(BenchOptions(str(target), False, lambda _: None), 12, 2, prompts)
+    assert {run.get("of") for run in outcome.runs} >= {"1 requests", "4 requests", "v = 2", "v = 8"}
+    undrafted = [run["value"] for run in outcome.runs if run["arm"].endswith("without a draft")]
+    assert undrafted == [0] * 20
 
 
 def test_the_grid_of_the_tuner() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.tuner.choose import Rates, choose
+from coordinator.tuner.choose import MOST_GROUPS, Choice, Table, choose
 from coordinator.tuner.costs import CostPriors
 from coordinator.tuner.search import Search
 from coordinator.tuner.survival import survival_of
@@ -29,21 +29,25 @@ def test_slices_find_what_the_whole_search_finds(num_requests: int) -> None:
 
 @pytest.mark.parametrize("num_requests", [1, 3, 5, 16, 64])
 def test_no_decision_holds_up_the_event_loop(num_requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rate takes some 3 us: of a decision none are computed beyond a slice and one family."""
+    """A sum takes some 5 us: of a decision none are made beyond a slice and one longest draft, and of a
+    thought still fewer."""
     counted = [0]
-    right = Rates.best
+    right = Table.best_with
 
-    def count(self: Rates, key: tuple[int, int, int], num_tokens: float) -> tuple[float, int]:
-        counted[0] += 1
-        return right(self, key, num_tokens)
+    def count(self: Table, longest: int) -> Choice:
+        counted[0] += self.num_sums(longest)
+        return right(self, longest)
 
-    monkeypatch.setattr(Rates, "best", count)
+    monkeypatch.setattr(Table, "best_with", count)
     tuner = Tuner(CostPriors(), lambda: 0.5)
     requests = [TunedRequest(f"r{i}", "chat", K, 100) for i in range(num_requests)]
     for _ in range(30):
         counted[0] = 0
         tuner.decide(requests)
-        assert counted[0] < 1000 + num_requests * K
+        assert counted[0] < 300 + (min(num_requests, MOST_GROUPS) + 1) * (K + 1)
+        counted[0] = 0
+        tuner.think()
+        assert counted[0] < 60 + (min(num_requests, MOST_GROUPS) + 1) * (K + 1)
 
 
 def test_a_plan_under_way_is_made_anew_when_requests_leave() -> None:

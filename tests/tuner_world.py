@@ -103,6 +103,8 @@ class Simulation:
         num_tokens, seconds = 0.0, 0.0
         while True:
             decision = self.tuner.decide(requests)
+            while self.tuner.think():
+                pass
             tokens, spent = self._cycle(decision, requests, phase.acceptance)
             num_tokens += tokens
             seconds += spent

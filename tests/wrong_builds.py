@@ -18,6 +18,7 @@ from coordinator import drafting
 from coordinator.session import Session
 from coordinator.toolstream import ToolStream, ToolUpdate
 from coordinator.tuner import choose as tuner_choose
+from coordinator.tuner.cycle import CycleCosts
 from coordinator.tuner.search import Search
 from coordinator.tuner.survival import Verified
 from draft_service import drafter
@@ -282,11 +283,19 @@ _process = processors.process
 # ---- tuner ---------------------------------------------------------------------------------------
 
 
-def _first_fall(rates: Sequence[float]) -> int:
-    for index in range(1, len(rates)):
-        if rates[index] < rates[index - 1]:
-            return index - 1
-    return len(rates) - 1
+def _first_fall(
+    survivals: Sequence[Sequence[float]],
+    costs: CycleCosts,
+    max_cohorts: int = tuner_choose.MAX_COHORTS,
+) -> tuner_choose.Choice:
+    table = tuner_choose.Table(survivals, costs, max_cohorts)
+    best = table.run()
+    for longest in range(1, table.longest + 1):
+        found = table.best_with(longest)
+        if found.tokens_per_second < best.tokens_per_second:
+            break
+        best = found
+    return best
 
 
 def _misses_where_nothing_was_verified(self: Verified) -> tuple[bool, ...]:
@@ -295,18 +304,18 @@ def _misses_where_nothing_was_verified(self: Verified) -> tuple[bool, ...]:
 
 def _ratchet(monkeypatch: pytest.MonkeyPatch) -> None:
     fewest = [1000]
-    init, best = Search.__init__, Search.best.fget  # type: ignore[attr-defined]
+    init, advance = Search.__init__, Search.advance
 
     def wrong_init(self: Search, survivals: Sequence[Sequence[float]], *others: Any) -> None:
         init(self, [survival[: fewest[0]] for survival in survivals], *others)
 
-    def wrong_best(self: Search) -> tuner_choose.Choice:
-        choice: tuner_choose.Choice = best(self)
-        fewest[0] = min(fewest[0], choice.num_draft_tokens)
-        return choice
+    def wrong_advance(self: Search, num_sums: int) -> None:
+        advance(self, num_sums)
+        if self.is_done:
+            fewest[0] = min(fewest[0], self.best.num_draft_tokens)
 
     monkeypatch.setattr(Search, "__init__", wrong_init)
-    monkeypatch.setattr(Search, "best", property(wrong_best))
+    monkeypatch.setattr(Search, "advance", wrong_advance)
 
 
 _EDGES = "tests/test_noise.py::test_edge_values_give_finite_positive_variates"
@@ -479,9 +488,9 @@ WRONG_BUILDS: dict[str, WrongBuild] = {
     ),
     "stop-at-the-first-fall": WrongBuild(
         "the best v is sought until the rate falls for the first time",
-        everywhere(tuner_choose.best_prefix, _first_fall),
+        everywhere(tuner_choose.choose, _first_fall),
         "tests/test_tuner_choose.py::test_a_staircase_is_looked_over_at_every_load",
-        {"num_requests": 12},
+        {"num_requests": 2},
     ),
     "censored-averages": WrongBuild(
         "acceptance is an average of A, so that what v left out counts as missed",

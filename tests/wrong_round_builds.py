@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from coordinator import drafting, tuned
+from coordinator.cohorts import Cohorts
 from coordinator.departures import Departures
 from coordinator.tuner import tuner
+from coordinator.tuner.costs import Costs
 from coordinator.tuning import BlindProposals, Proposals
 from protos import draft_pb2
 from tests.wrong_builds import WrongBuild, everywhere
@@ -91,9 +93,47 @@ def _shrunk(self: Any, rows: int, extra: float = 0.0) -> float:
 
 
 def _whole_search_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuner, "_RATES_A_DECISION", 10**9)
+    monkeypatch.setattr(tuner, "_SUMS_A_DECISION", 10**9)
 
 
+def _cycles_behind_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Cohorts._note_cycle
+
+    def wrong(self: Any, members: Any, now: float) -> None:
+        self._drafted = tuple(member.did_size > 1 for member in members)
+        right(self, members, now)
+
+    monkeypatch.setattr(Cohorts, "_note_cycle", wrong)
+
+
+async def _decides_at_once(self: Any, view: Any) -> None:
+    self._enter(view)
+
+
+def _searches_in_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tuner.Tuner.decide
+
+    def wrong(self: Any, requests: Any) -> Any:
+        while self.think():
+            pass
+        return right(self, requests)
+
+    monkeypatch.setattr(tuner.Tuner, "decide", wrong)
+
+
+def _one_overhead_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Costs.note_cycle
+
+    def wrong(self: Any, shape: Any, *others: Any) -> None:
+        for _ in range(2):
+            right(self, shape, *others)
+            self._overheads = (self._overheads[0],) * 2
+            self._medians = [None, None]
+
+    monkeypatch.setattr(Costs, "note_cycle", wrong)
+
+
+_PACE = "tests/test_tuner_pace.py::"
 _TAIL = "tests/test_rounds_tail.py::test_no_tail_behind_another_text"
 _COHORTS = "tests/test_cohorts.py::"
 
@@ -135,6 +175,36 @@ ROUND_BUILDS: dict[str, WrongBuild] = {
         says="T_S holds what the cost tables do not know yet, so that speculation is left for good",
         apply=_overhead_with_what_tables_have_to_learn,
         check="tests/test_rounds_tail.py::test_a_tail_is_verified_without_asking_the_drafter",
+    ),
+    "way-in-the-overhead": WrongBuild(
+        says="T_S takes in cycles behind ones of another kind, and so the way from a Run to a draft",
+        apply=_cycles_behind_any_other,
+        check=_PACE + "test_the_way_out_of_a_run_is_no_overhead",
+    ),
+    "tail-beside-others": WrongBuild(
+        says="a kept tail is verified in a step of its own though others draft",
+        apply=lambda monkeypatch: monkeypatch.setattr(Cohorts, "num_drafting", 1),
+        check=_PACE + "test_beside_others_no_tail_is_verified",
+    ),
+    "one-by-one": WrongBuild(
+        says="of requests that come with one message each is decided for as if it were the last to come",
+        apply=lambda monkeypatch: monkeypatch.setattr(tuned.TunedSteering, "enter", _decides_at_once),
+        check=_PACE + "test_whoever_comes_with_one_message_is_decided_for_together",
+    ),
+    "search-in-the-decision": WrongBuild(
+        says="a round waits until the next plan is found",
+        apply=_searches_in_the_decision,
+        check=_PACE + "test_a_search_goes_on_between_decisions",
+    ),
+    "one-overhead-for-all": WrongBuild(
+        says="T_S is one number for cycles in which some run and for those in which none does",
+        apply=_one_overhead_for_all,
+        check=_PACE + "test_mixed_cycles_keep_their_own_overhead",
+    ),
+    "plan-by-age-alone": WrongBuild(
+        says="a plan is made anew when it is old, however acceptance moves",
+        apply=lambda monkeypatch: monkeypatch.setattr(tuner, "_DRIFT", 1e9),
+        check=_PACE + "test_a_plan_is_made_anew_when_acceptance_moves",
     ),
     "whole-search-at-once": WrongBuild(
         says="a decision for many requests looks at every plan before it answers",

@@ -106,6 +106,8 @@ def replay(
             continue
         requests = [teacher.tuned(span) for span in running]
         decision = tuner.decide(requests)
+        while tuner.think():
+            pass
         points.append(_point(group, activity, tuner, requests, decision))
         teacher.note_cycle(group, decision, len(running))
     while waiting:

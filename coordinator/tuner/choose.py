@@ -1,28 +1,30 @@
 """The best `v` of every request and the best number of cohorts, by the cost model. Pure.
 
-A *family* fixes who speculates and how long the longest draft is. Within it the time depends only on
-the number of proposals, so the best use of n proposals is the n largest S: sort all (request, j) by S
-descending and evaluate the rate at every prefix. Every, because cost curves are staircases: the
-first fall is not the end. That the longest draft has its length is part of the family (one request
-takes it whole), because a longer cycle is not always worse: requests in a Run step meanwhile. With few
-requests all families are looked at, and the result is exact; with many, the plain order of the S and
-ladders of the most promising requests.
+The time of a cycle depends on three numbers alone: how many requests speculate, how many proposals
+they have together, and how long the longest draft is. So for each of them the most tokens are found
+(a knapsack, request by request), and the rate is looked at for **every** triple and P. Every, because
+cost curves are staircases: the first fall is not the end; and a longer cycle is not always worse:
+requests in a Run step meanwhile. Up to `MOST_GROUPS` requests the result is exact; of more, those that
+are most alike do the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import pairwise
 from typing import NamedTuple
 
-from coordinator.tuner.cycle import Cycle, CycleCosts, Shape, cycle_of, tokens_per_second
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.tuner.cycle import CycleCosts, Shape, tokens_per_second
 
 MAX_COHORTS = 3
-# With so many requests or fewer every family is looked at.
-EXACT_REQUESTS = 5
-# Above, sizes of a group grow by a third at most.
-_GROWTH = 3
+MOST_GROUPS = 16
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,6 @@ class Item(NamedTuple):
     request: int
 
 
-@dataclass(frozen=True)
-class Family:
-    """`firsts` are taken whatever happens, then `items` in their order."""
-
-    firsts: tuple[Item, ...]
-    items: tuple[Item, ...]
-
-
 def best_prefix(rates: Sequence[float]) -> int:
     """The index of the largest rate; the first of equal ones."""
     return max(range(len(rates)), key=rates.__getitem__)
@@ -72,11 +66,9 @@ def choose(survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts:
     Args:
         survivals: [N][K_r], `S_1 ..` of each request, non-increasing; empty for one that must run.
     """
-    rates = Rates(len(survivals), costs, max_cohorts)
-    return max(
-        (best_of(family, rates) for family in families(survivals)),
-        key=lambda choice: choice.tokens_per_second,
-    )
+    table = Table(survivals, costs, max_cohorts)
+    found = [table.run(), *(table.best_with(longest) for longest in range(1, table.longest + 1))]
+    return max(found, key=lambda choice: choice.tokens_per_second)
 
 
 def evaluate(
@@ -105,99 +97,140 @@ def shape_of(block_sizes: Sequence[int]) -> Shape:
     )
 
 
-def families(survivals: Sequence[Sequence[float]]) -> Iterator[Family]:
-    """Who may speculate and how long, best first within each."""
-    longest = max((len(survival) for survival in survivals), default=0)
-    yield _family(survivals, (), range(len(survivals)), longest)
+@dataclass(frozen=True)
+class Group:
+    """Requests that do the same: one, where there are few.
+
+    Args:
+        gains: [K + 1], what they commit beyond one token each with so many proposals each.
+    """
+
+    members: tuple[int, ...]
+    gains: tuple[float, ...]
+
+
+def groups_of(survivals: Sequence[Sequence[float]]) -> list[Group]:
+    """Those that may draft, the most alike together."""
     drafting = [request for request, survival in enumerate(survivals) if survival]
-    if len(drafting) <= EXACT_REQUESTS:
-        for size in range(1, len(drafting) + 1):
-            for chosen in combinations(drafting, size):
-                for leader in chosen:
-                    for most in range(1, len(survivals[leader]) + 1):
-                        yield _led_family(survivals, chosen, leader, most)
-        return
-    promising = sorted(drafting, key=lambda request: -sum(survivals[request]))
-    for size in _ladder(len(promising)):
-        chosen = tuple(promising[:size])
-        yield _family(survivals, chosen, chosen, longest)
+    if len(drafting) > MOST_GROUPS:
+        drafting.sort(key=lambda request: (len(survivals[request]), sum(survivals[request])))
+    edges = [len(drafting) * i // MOST_GROUPS for i in range(MOST_GROUPS + 1)]
+    if len(drafting) <= MOST_GROUPS:
+        edges = list(range(len(drafting) + 1))
+    return [_group(tuple(drafting[first:last]), survivals) for first, last in pairwise(edges)]
 
 
-def _ladder(most: int) -> Iterator[int]:
-    size = 1
-    while size < most:
-        yield size
-        size += max(1, size // _GROWTH)
-    yield most
+def _group(members: tuple[int, ...], survivals: Sequence[Sequence[float]]) -> Group:
+    most = min(len(survivals[member]) for member in members)
+    gains = [sum(sum(survivals[member][:count]) for member in members) for count in range(most + 1)]
+    return Group(members, tuple(gains))
 
 
-def _family(
-    survivals: Sequence[Sequence[float]], firsts: Sequence[int], requests: Sequence[int], most: int
-) -> Family:
-    skipped = 1 if firsts else 0
-    items = [
-        Item(value, position, request)
-        for request in requests
-        for position, value in enumerate(survivals[request][:most], 1)
-        if position > skipped
-    ]
-    items.sort(key=lambda item: (-item.survival, item.position, item.request))
-    return Family(tuple(Item(survivals[request][0], 1, request) for request in firsts), tuple(items))
+class Table:
+    """The rates of all plans, one longest draft after the other."""
 
-
-def _led_family(
-    survivals: Sequence[Sequence[float]], chosen: Sequence[int], leader: int, most: int
-) -> Family:
-    """`leader` takes `most` proposals, the others one and up to `most`."""
-    others = [request for request in chosen if request != leader]
-    family = _family(survivals, others, others, most)
-    led = (Item(value, position, leader) for position, value in enumerate(survivals[leader][:most], 1))
-    return Family((*family.firsts, *led), family.items)
-
-
-class Rates:
-    """Rates by the model; the times of a shape are computed once, whoever is in it."""
-
-    def __init__(self, num_requests: int, costs: CycleCosts, max_cohorts: int) -> None:
-        self.num_requests = num_requests
-        self._costs = costs
+    def __init__(self, survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts: int) -> None:
+        self._num_requests = len(survivals)
+        self._groups = groups_of(survivals)
         self._max_cohorts = max_cohorts
-        self._cycles: dict[tuple[int, int, int], list[Cycle]] = {}
+        self._costs = costs
+        self._verify = np.array(costs.verify_seconds)
+        self._draft = np.array(costs.draft_seconds)
+        self.longest = max((len(group.gains) - 1 for group in self._groups), default=0)
 
-    def best(self, key: tuple[int, int, int], num_tokens: float) -> tuple[float, int]:
-        """(tokens per second, P) of a shape's best P.
+    def num_sums(self, longest: int) -> int:
+        """What `best_with` costs: arrays that are added, each in some microseconds."""
+        return (len(self._groups) + 1) * (longest + 1)
 
-        Args:
-            key: requests that speculate, proposals, and the longest draft.
-            num_tokens: what the speculating requests commit in a cycle.
-        """
-        num_runs = self.num_requests - key[0]
-        if num_runs + key[0] == 0:
-            return 0.0, 1
-        cycles = self._cycles.get(key)
-        if cycles is None:
-            shape = Shape(num_runs, *key)
-            numbers = range(1, max(min(self._max_cohorts, key[0]), 1) + 1)
-            cycles = self._cycles[key] = [cycle_of(shape, number, self._costs) for number in numbers]
-        found = [(num_tokens + num_runs * cycle.num_run_steps) / cycle.seconds for cycle in cycles]
-        number = best_prefix(found)
-        return found[number], number + 1
+    def run(self) -> Choice:
+        """Nobody drafts."""
+        number = self._num_requests
+        rate = number / self._costs.verify_seconds[number] if number else 0.0
+        return Choice((1,) * number, 1, rate)
+
+    def best_with(self, longest: int) -> Choice:
+        """The best plan whose longest draft has exactly so many proposals, from 1 to `self.longest`."""
+        start = np.full((2, self._num_requests + 1, self._num_requests * longest + 1), -np.inf)
+        start[0, 0, 0] = 0.0
+        tables = [start]
+        for group in self._groups:
+            tables.append(_with(tables[-1], group, longest))
+        rates = self._rates(tables[-1][1], longest)
+        number, speculating, proposals = (int(i) for i in np.unravel_index(rates.argmax(), rates.shape))
+        sizes = self._traced(tables, speculating, proposals, longest)
+        return Choice(sizes, number + 1, float(rates[number, speculating, proposals]))
+
+    def _rates(self, gained: Floats, longest: int) -> Floats:
+        """Tokens per second as `cycle_of` has them, [P, speculating, proposals]."""
+        counts: Ints = np.indices(gained.shape)
+        speculating: Ints = counts[0]
+        proposals: Ints = counts[1]
+        runs = self._num_requests - speculating
+        run_seconds = self._verify[runs]
+        overhead = np.array([self._costs.overhead(Shape(int(n), 1, 1, 1)) for n in runs[:, 0]])[:, None]
+        found = []
+        for number in range(1, max(min(self._max_cohorts, self._num_requests), 1) + 1):
+            large = -(-speculating // number)
+            num_large = speculating - number * (large - 1)
+            verify, draft = self._parts(speculating, proposals, large, longest)
+            less_verify, less_draft = self._parts(speculating, proposals, np.maximum(large - 1, 0), longest)
+            verifies = num_large * verify + (number - num_large) * less_verify
+            drafts = num_large * draft + (number - num_large) * less_draft
+            through = verify + draft + self._costs.network_seconds + run_seconds / 2
+            seconds = np.maximum(np.maximum(verifies, drafts), through) + overhead
+            idle = np.maximum(seconds - verifies, 0.0)
+            steps = np.where(runs > 0, number + idle / np.maximum(run_seconds, 1e-12), 0.0)
+            rates = (speculating + gained + runs * steps) / seconds
+            found.append(np.where(speculating < number, -np.inf, rates))
+        return np.stack(found)
+
+    def _parts(self, speculating: Ints, proposals: Ints, size: Ints, longest: int) -> tuple[Floats, Floats]:
+        """T_V and T_D of a cohort of so many requests."""
+        rows = -(-(speculating + proposals) * size // np.maximum(speculating, 1))
+        rows += self._num_requests - speculating
+        return self._verify[np.minimum(rows, len(self._verify) - 1)], self._draft[size, longest]
+
+    def _traced(
+        self, tables: Sequence[Floats], speculating: int, proposals: int, longest: int
+    ) -> tuple[int, ...]:
+        """`v` of each request: the way that led to the best."""
+        sizes, state = [1] * self._num_requests, (1, speculating, proposals)
+        for group, before, after in zip(
+            reversed(self._groups), reversed(tables[:-1]), reversed(tables[1:]), strict=True
+        ):
+            count, state = _came_by(before, float(after[state]), group, state, longest)
+            for member in group.members:
+                sizes[member] += count
+        return tuple(sizes)
 
 
-def best_of(family: Family, rates: Rates) -> Choice:
-    """The best prefix of a family."""
-    ordered = (*family.firsts, *family.items)
-    num_firsts = len(family.firsts)
-    seconders = list(accumulate((item.position == 1 for item in ordered), initial=0))
-    longest = list(accumulate((item.position for item in ordered), max, initial=0))
-    gains = list(accumulate((item.survival for item in ordered), initial=0.0))
-    found = [
-        rates.best((seconders[length], length, longest[length]), seconders[length] + gains[length])
-        for length in range(num_firsts, len(ordered) + 1)
-    ]
-    best = best_prefix([rate for rate, _ in found])
-    sizes = [1] * rates.num_requests
-    for item in ordered[: num_firsts + best]:
-        sizes[item.request] += 1
-    rate, num_cohorts = found[best]
-    return Choice(tuple(sizes), num_cohorts, rate)
+def _with(before: Floats, group: Group, longest: int) -> Floats:
+    """The most that is gained, [a draft of full length, speculating, proposals], with one more group."""
+    after, size = before.copy(), len(group.members)
+    for count, gain in enumerate(group.gains[: longest + 1]):
+        if count == 0:
+            continue
+        found = before[:, :-size, : before.shape[2] - size * count] + gain
+        if count == longest:
+            found = np.stack([np.full_like(found[0], -np.inf), found.max(axis=0)])
+        target = after[:, size:, size * count :]
+        np.maximum(target, found, out=target)
+    return after
+
+
+def _came_by(
+    before: Floats, value: float, group: Group, state: tuple[int, int, int], longest: int
+) -> tuple[int, tuple[int, int, int]]:
+    """How many proposals each of the group has, and the state without it."""
+    is_full, speculating, proposals = state
+    if before[state] == value:
+        return 0, state
+    size = len(group.members)
+    for count, gain in enumerate(group.gains[: longest + 1]):
+        left = speculating - size, proposals - size * count
+        if count == 0 or min(left) < 0:
+            continue
+        for flag in (0, 1) if count == longest and is_full else (is_full,) if count < longest else ():
+            if before[(flag, *left)] + gain == value:
+                return count, (flag, *left)
+    raise AssertionError("no way leads to this state")

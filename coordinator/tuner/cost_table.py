@@ -14,8 +14,8 @@ from coordinator.tuner.isotonic import non_decreasing
 from coordinator.tuner.running import RunningMean
 
 _WINDOW = 64
-# So many measured steps weigh as much as the level above.
-_CELL_SHRINKAGE = 1.0
+# So many measured steps weigh as much as the level above: hardly one.
+_CELL_SHRINKAGE = 0.5
 _BUCKET_SHRINKAGE = 1.0
 # A step far outside what its rows cost before is a pause of the machine; it counts as this much.
 _MOST_SURPRISE = 3.0

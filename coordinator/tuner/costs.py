@@ -37,40 +37,55 @@ class Costs:
         self.draft = CostTable(priors.draft)
         self.target_link = LinkEstimate()
         self.draft_link = LinkEstimate()
-        self._overhead = Window(_WINDOW)
-        self._overhead_seconds: float | None = None
+        # Of cycles in which all speculate, and of those in which some run: the model errs differently in
+        # the two, and what it owes the one is no cost of the other.
+        self._overheads = (Window(_WINDOW), Window(_WINDOW))
+        self._medians: list[float | None] = [None, None]
 
     @property
     def overhead_seconds(self) -> float:
         """T_S: what cycles took beyond the model. So a model that is too kind corrects itself."""
-        if self._overhead_seconds is None:
-            self._overhead_seconds = max(self._overhead.percentile(50), 0.0)
-        return self._overhead_seconds
+        return self._median(0) if len(self._overheads[0]) else self._median(1)
+
+    @property
+    def mixed_overhead_seconds(self) -> float:
+        """T_S of cycles in which some run."""
+        return self._median(1) if len(self._overheads[1]) else self._median(0)
+
+    def _median(self, kind: int) -> float:
+        found = self._medians[kind]
+        if found is None:
+            found = self._medians[kind] = max(self._overheads[kind].percentile(50), 0.0)
+        return found
 
     def note_cycle(self, shape: Shape, num_cohorts: int, seconds: float, costs: CycleCosts) -> None:
         """Takes the measured time of a speculating cycle.
 
         Args:
-            costs: by what is known now, this cycle included.
+            costs: by what is known now, this cycle included, without any T_S.
         """
         if shape.num_speculating > 0:
-            modelled = cycle_of(shape, num_cohorts, costs).seconds - costs.overhead_seconds
-            self._overhead.note(seconds - modelled)
-            self._overhead_seconds = None
+            kind = int(shape.num_runs > 0)
+            self._overheads[kind].note(seconds - cycle_of(shape, num_cohorts, costs).seconds)
+            self._medians[kind] = None
 
     def of_shape(self, shape: Shape, num_cohorts: int, num_context: int, num_bytes: RoundBytes) -> CycleCosts:
         """What a cycle of this shape needs, as it was measured: T_S is what is left of a cycle, and must
         not hold what the tables have yet to learn."""
         num_requests = shape.num_runs + shape.num_speculating
         share = num_context / max(num_requests, 1)
-        rows = shape.num_runs - (-(shape.num_speculating + shape.num_proposals) // num_cohorts)
-        verify = [0.0] * (rows + 1)
-        for number in {rows, shape.num_runs} - {0}:
+        large, k = -(-shape.num_speculating // num_cohorts), shape.num_draft_tokens
+        num_rows = shape.num_speculating + shape.num_proposals
+        of_cohorts = {-(-num_rows * size // shape.num_speculating) for size in (large, large - 1)}
+        rows = {shape.num_runs + each for each in of_cohorts} | {shape.num_runs}
+        verify = [0.0] * (max(rows) + 1)
+        for number in rows - {0}:
             verify[number] = self.verify.measured_seconds(number, share * min(number, num_requests))
-        batch, k = -(-shape.num_speculating // num_cohorts), shape.num_draft_tokens
-        draft = [(0.0,)] * batch + [(0.0,) * k + (self.draft.measured_seconds(batch, k),)]
+        draft = [
+            (0.0,) * k + (self.draft.measured_seconds(size, k) if size else 0.0,) for size in range(large + 1)
+        ]
         network = self.target_link.seconds(num_bytes.target) + self.draft_link.seconds(num_bytes.draft)
-        return CycleCosts(tuple(verify), tuple(draft), network, self.overhead_seconds)
+        return CycleCosts(tuple(verify), tuple(draft), network, 0.0)
 
     def snapshot(
         self, num_requests: int, most_draft_tokens: int, num_context: int, num_bytes: RoundBytes
@@ -98,4 +113,5 @@ class Costs:
             network_seconds=self.target_link.seconds(num_bytes.target)
             + self.draft_link.seconds(num_bytes.draft),
             overhead_seconds=self.overhead_seconds,
+            mixed_overhead_seconds=self.mixed_overhead_seconds,
         )

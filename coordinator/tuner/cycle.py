@@ -3,8 +3,8 @@
     T_cycle(P) = max(sum of T_V over cohorts, sum of T_D over cohorts, max(T_V + T_D) + T_net) + T_S
 
 Every speculating request commits once a cycle. `v = 1` is `Run`: one token a step, no network; its
-rows are counted in every T_V, and it goes on stepping while the others draft. Cohorts are of equal
-size, so each takes what the largest takes.
+rows are counted in every T_V, and it goes on stepping while the others draft. Cohorts are of whole
+requests: some have one more than the others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,20 @@ class CycleCosts:
         draft_seconds: [batch + 1][k + 1], T_D by batch and proposals, 0 where either is 0.
         network_seconds: T_net, both links.
         overhead_seconds: T_S, state and scheduling.
+        mixed_overhead_seconds: the same of cycles in which some run; None for as the others.
     """
 
     verify_seconds: tuple[float, ...]
     draft_seconds: tuple[tuple[float, ...], ...]
     network_seconds: float
     overhead_seconds: float
+    mixed_overhead_seconds: float | None = None
+
+    def overhead(self, shape: Shape) -> float:
+        """T_S of a cycle of this shape."""
+        if shape.num_runs == 0 or self.mixed_overhead_seconds is None:
+            return self.overhead_seconds
+        return self.mixed_overhead_seconds
 
 
 class Shape(NamedTuple):
@@ -57,16 +65,27 @@ def cycle_of(shape: Shape, num_cohorts: int, costs: CycleCosts) -> Cycle:
     run_seconds = costs.verify_seconds[shape.num_runs]
     if shape.num_speculating == 0:
         return Cycle(run_seconds, 1.0)
-    rows = -(-(shape.num_speculating + shape.num_proposals) // num_cohorts)
-    batch = -(-shape.num_speculating // num_cohorts)
-    verify = costs.verify_seconds[rows + shape.num_runs]
-    draft = costs.draft_seconds[batch][shape.num_draft_tokens]
+    large = -(-shape.num_speculating // num_cohorts)
+    num_large = shape.num_speculating - num_cohorts * (large - 1)
+    num_rows = shape.num_speculating + shape.num_proposals
+
+    def parts(size: int) -> tuple[float, float]:
+        """T_V and T_D of a cohort of so many requests."""
+        rows = -(-num_rows * size // shape.num_speculating) + shape.num_runs
+        return costs.verify_seconds[rows], costs.draft_seconds[size][shape.num_draft_tokens]
+
+    verify, draft = parts(large)
     # A cohort that arrives in the middle of a step of the running requests waits for its end.
     through = verify + draft + costs.network_seconds + run_seconds / 2
-    seconds = max(num_cohorts * verify, num_cohorts * draft, through) + costs.overhead_seconds
+    verifies, drafts = num_large * verify, num_large * draft
+    if num_large < num_cohorts:
+        less_verify, less_draft = parts(large - 1)
+        verifies += (num_cohorts - num_large) * less_verify
+        drafts += (num_cohorts - num_large) * less_draft
+    seconds = max(verifies, drafts, through) + costs.overhead(shape)
     if shape.num_runs == 0:
         return Cycle(seconds, 0.0)
-    idle = max(seconds - num_cohorts * verify, 0.0)
+    idle = max(seconds - verifies, 0.0)
     return Cycle(seconds, num_cohorts + idle / run_seconds)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.tuner.choose import MAX_COHORTS, Choice, evaluate
 from coordinator.tuner.cycle import CycleCosts
+from coordinator.tuner.planned import Planned
+from coordinator.tuner.survival import Survival
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,26 @@ class Explanation:
             f"predicted {self.chosen.tokens_per_second:.1f} tokens/s{kept}"
         )
         return (head, *table, chosen)
+
+
+def explained(
+    planned: Planned, survival: Survival, measured: Mapping[int, float], max_cohorts: int
+) -> Explanation:
+    """A plan.
+
+    Args:
+        measured: tokens per second by the usual `v`.
+    """
+    longest = max((len(each) for each in planned.survivals), default=0)
+    found = [measured.get(size) for size in range(1, longest + 2)]
+    first = max(planned.requests, key=lambda request: request.most_draft_tokens, default=None)
+    return Explanation(
+        num_requests=len(planned.requests),
+        acceptance=survival.acceptance("", first.class_name, longest) if first else (),
+        sizes=fixed_sizes(planned.survivals, planned.costs, found, max_cohorts),
+        chosen=planned.choice,
+        is_kept=planned.is_kept,
+    )
 
 
 def fixed_sizes(

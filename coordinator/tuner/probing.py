@@ -18,13 +18,14 @@ class ProbeSettings:
     """How much is spent on looking.
 
     Args:
-        most: share of rounds; budget: share of time, for probes of one request and of all together
-            each.
+        most: share of rounds; budget: share of time, for probes of one request.
+        together: of that, for cycles of all at one size.
         most_repeats: probes in a row that a surprise may bring.
     """
 
     most: float = 0.02
-    budget: float = 0.006
+    budget: float = 0.005
+    together: float = 0.3
     most_repeats: int = 4
 
 

@@ -6,11 +6,11 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-# The quick mean looks back about so many values; when it leaves the slow mean by more than
-# `_ALARM` of its own standard deviations, what the slow mean rests on is old: it loses its weight.
-_QUICK = 8
-_ALARM = 3.5
-_LEAST_DEVIATION = 0.1
+# Quick means look back about so many values: few, for a great change, and more, for a smaller one. When one
+# leaves the slow mean by more than so many of its own standard deviations, what the slow mean rests on is
+# old: the quick one takes its place.
+_ALARMS = ((8, 3.5), (24, 2.5))
+_LEAST_DEVIATION = 0.28  # times 1 / sqrt(values)
 
 
 class RunningRate:
@@ -26,7 +26,7 @@ class RunningRate:
         self._window = window
         self._half_life = half_life
         self._floor = floor
-        self._quick = 0.0
+        self._quick = [0.0] * len(_ALARMS)
         self._weight = 0.0
         self._at = 0.0
         self.rate = 0.0
@@ -41,15 +41,18 @@ class RunningRate:
     def note(self, happened: bool, at: float) -> None:
         value = float(happened)
         if self._weight == 0.0:
-            self._quick = value
+            self._quick = [value] * len(_ALARMS)
         weight = min(self.weight(at) + 1.0, self._window)
         self._at = max(at, self._at)
         self._weight = weight
         self.rate += (value - self.rate) / weight
-        self._quick += (value - self._quick) / min(weight, _QUICK)
-        deviation = max(math.sqrt(self.rate * (1.0 - self.rate) / (2 * _QUICK - 1)), _LEAST_DEVIATION)
-        if abs(self._quick - self.rate) > _ALARM * deviation:
-            self._weight = min(weight, _QUICK)
+        variance = self.rate * (1.0 - self.rate)
+        for index, (window, most) in enumerate(_ALARMS):
+            self._quick[index] += (value - self._quick[index]) / min(weight, window)
+            deviation = max(math.sqrt(variance / (2 * window - 1)), _LEAST_DEVIATION / math.sqrt(window))
+            if abs(self._quick[index] - self.rate) > most * deviation and self._weight > window:
+                # Half of it is of before the change.
+                self.rate, self._weight = self._quick[index], window / 2
 
 
 class RunningMean:

@@ -1,20 +1,17 @@
 """The best plan, looked for in slices: so that a decision never takes long, however many requests there
-are. Pure; how much a slice is, is counted in rates."""
+are. Pure; how much a slice is, is counted in sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from coordinator.tuner.choose import MAX_COHORTS, Choice, Rates, best_of, families
+from coordinator.tuner.choose import MAX_COHORTS, Choice, Table
 from coordinator.tuner.cycle import CycleCosts
 from coordinator.tuner.planned import TunedRequest
 
-# Sorting and the like, in rates.
-_OF_A_FAMILY = 8
-
 
 class Search:
-    """Looks at one family of plans after the other, the most promising first.
+    """Looks at one longest draft after the other.
 
     Invariant: `best` is the best of what was looked at; with `is_done` that is everything.
     """
@@ -24,34 +21,28 @@ class Search:
     ) -> None:
         self.survivals = tuple(tuple(survival) for survival in survivals)
         self.costs = costs
-        self.is_done = False
-        self._rates = Rates(len(survivals), costs, max_cohorts)
-        self._families = families(survivals)
-        self._best: Choice | None = None
+        self._table = Table(survivals, costs, max_cohorts)
+        self._left = list(range(1, self._table.longest + 1))
+        self.best: Choice = self._table.run()
 
     @property
-    def best(self) -> Choice:
-        """After the first slice."""
-        assert self._best is not None, "nothing was looked at"
-        return self._best
+    def is_done(self) -> bool:
+        return not self._left
 
     def fits(self, requests: Sequence[TunedRequest]) -> bool:
         """Whether what is found could be done by these requests: near its end one has use for less."""
-        return all(
+        return len(requests) == len(self.survivals) and all(
             len(survival) <= request.most_draft_tokens
             for survival, request in zip(self.survivals, requests, strict=True)
         )
 
-    def advance(self, num_rates: int) -> None:
-        """Looks at families until so many rates were computed, at one at least."""
-        for choice, count in self._looked_at():
-            if self._best is None or choice.tokens_per_second > self._best.tokens_per_second:
-                self._best = choice
-            num_rates -= count
-            if num_rates <= 0:
+    def advance(self, num_sums: int) -> None:
+        """Looks at longest drafts until so much was added up, at one at least; the longest first."""
+        while self._left:
+            longest = self._left.pop()
+            found = self._table.best_with(longest)
+            if found.tokens_per_second > self.best.tokens_per_second:
+                self.best = found
+            num_sums -= self._table.num_sums(longest)
+            if num_sums <= 0:
                 return
-        self.is_done = True
-
-    def _looked_at(self) -> Iterator[tuple[Choice, int]]:
-        for family in self._families:
-            yield best_of(family, self._rates), _OF_A_FAMILY + len(family.firsts) + len(family.items)

@@ -15,7 +15,7 @@ from coordinator.tuner.running import RunningRate
 
 # Half-lives are in committed tokens, of the request and of its class.
 _REQUEST_WINDOW, _REQUEST_HALF_LIFE, _REQUEST_FLOOR = 100.0, 400.0, 2.0
-_CLASS_WINDOW, _CLASS_HALF_LIFE, _CLASS_FLOOR = 400.0, 2000.0, 4.0
+_CLASS_WINDOW, _CLASS_HALF_LIFE, _CLASS_FLOOR = 128.0, 2000.0, 4.0
 # So many rounds of its own weigh as much as the class.
 _SHRINKAGE = 4.0
 # A position of a class that was never seen is taken to be as good as the one before it, and a

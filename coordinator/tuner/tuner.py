@@ -12,8 +12,17 @@ from dataclasses import dataclass, field, replace
 from coordinator.tuner.choose import MAX_COHORTS, Choice, evaluate
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
 from coordinator.tuner.cycle import CycleCosts, Shape
-from coordinator.tuner.explain import Explanation, fixed_sizes
-from coordinator.tuner.planned import Planned, TunedRequest, fits, settle, way_share
+from coordinator.tuner.explain import Explanation, explained
+from coordinator.tuner.planned import (
+    Planned,
+    TunedRequest,
+    carry,
+    fits,
+    floored,
+    settle,
+    tokens_of,
+    way_share,
+)
 from coordinator.tuner.probing import ProbeSettings, is_surprise, longest_probe, other_size
 from coordinator.tuner.running import RunningMean
 from coordinator.tuner.search import Search
@@ -22,8 +31,11 @@ from coordinator.tuner.survival import Survival, Verified
 __all__ = ["Decision", "TunedRequest", "Tuner", "TunerSettings", "settle"]
 
 _MEASURED_WINDOW = 32
-# Of a search in one decision: some 2 ms.
-_RATES_A_DECISION = 800
+# Of a search: some 2 ms where a decision waits for it, less between decisions.
+_SUMS_A_DECISION = 300
+_SUMS_A_THOUGHT = 60
+# A plan is made anew at once when it is found to give so much more or less than it promised.
+_DRIFT = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,14 @@ class TunerSettings:
 
     Args:
         margin: gain that is worth a change of plan, as a share.
-        cycles_per_plan: a plan is made anew after so many cycles at most (one for each request, when
-            they are more), earlier while plans change, and at once when requests come and go.
+        cycles_per_plan: a plan is made anew after so many cycles at most, earlier while plans change or
+            acceptance moves, and at once when requests come and go.
+        cycles_of_way: cycles that a change from Run to drafting is taken to last.
     """
 
     margin: float = 0.02
-    cycles_per_plan: int = 8
+    cycles_per_plan: int = 16
+    cycles_of_way: int = 24
     max_cohorts: int = MAX_COHORTS
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     num_bytes: RoundBytes = field(default_factory=RoundBytes)
@@ -71,6 +85,7 @@ class Tuner:
         self._draw = draw
         self._settings = settings or TunerSettings()
         self._planned: Planned | None = None
+        self._requests: tuple[TunedRequest, ...] = ()
         self._search: Search | None = None
         self._age = 0
         self._patience = 1
@@ -100,12 +115,28 @@ class Tuner:
         is_probe = tuple(probe is not None for probe in probed)
         return Decision(sizes, is_probe, planned.choice, planned.costs, context)
 
+    def think(self) -> bool:
+        """Looks for a better plan, a little further at each call: to be called when there is time. What it
+        finds is in force from the next decision on. Tells whether there is more to look at."""
+        planned = self._planned
+        if planned is None or (self._search is None and not self._is_due(planned)):
+            return False
+        if self._search is None or not self._search.fits(self._requests):
+            self._search = self._new_search(self._requests)
+        self._search.advance(_SUMS_A_THOUGHT)
+        if not self._search.is_done:
+            return True
+        self._adopt(self._search)
+        return False
+
     def note_block(self, request: TunedRequest, verified: Verified, was_probe: bool) -> None:
         """Takes a verified round of a request."""
         if was_probe:
             believed = self.survival.acceptance(request.request_id, request.class_name, 1)[0]
             repeats = self._repeats.get(request.request_id, 0)
-            again = is_surprise(believed, verified.num_accepted)
+            # One looks again for all of its kind.
+            is_free = repeats or not any(self._repeats.values())
+            again = is_free and is_surprise(believed, verified.num_accepted)
             self._repeats[request.request_id] = repeats + 1 if again else 0
             self._age = self._settings.cycles_per_plan
         self.survival.note(request.request_id, request.class_name, verified)
@@ -128,62 +159,63 @@ class Tuner:
 
     def explain(self) -> Explanation | None:
         """The plan in force; None before the first."""
-        planned = self._planned
-        if planned is None:
+        if self._planned is None:
             return None
-        longest = max((len(survival) for survival in planned.survivals), default=0)
-        found = [self._measured.get(size) for size in range(1, longest + 2)]
-        measured = [mean.mean if mean else None for mean in found]
-        most = self._settings.max_cohorts
-        first = max(planned.requests, key=lambda request: request.most_draft_tokens, default=None)
-        return Explanation(
-            num_requests=len(planned.requests),
-            acceptance=self.survival.acceptance("", first.class_name, longest) if first else (),
-            sizes=fixed_sizes(planned.survivals, planned.costs, measured, most),
-            chosen=planned.choice,
-            is_kept=planned.is_kept,
-        )
+        measured = {size: mean.mean for size, mean in self._measured.items()}
+        return explained(self._planned, self.survival, measured, self._settings.max_cohorts)
 
     def _plan(self, requests: tuple[TunedRequest, ...]) -> Planned:
-        before, self._age = self._planned, self._age + 1
+        """The plan in force; of new company the best that one slice of a search finds."""
+        before, self._requests, self._age = self._planned, requests, self._age + 1
         names = tuple(request.request_id for request in requests)
-        is_same = before is not None and names == before.names and fits(before, requests)
-        if before and is_same and self._search is None and self._age < self._patience:
+        if before is not None and names == before.names and fits(before, requests):
             return before
-        search = self._search
-        if search is None or not is_same or not search.fits(requests):
-            search = self._search = self._new_search(requests)
-        search.advance(_RATES_A_DECISION)
+        self._search = self._new_search(requests)
+        self._search.advance(_SUMS_A_DECISION)
+        return self._adopt(self._search)
+
+    def _adopt(self, search: Search) -> Planned:
+        """Takes what a search has found, unless the plan before is almost as good."""
+        before, kept, best, requests = self._planned, search.best, search.best, self._requests
+        carried = carry(before, requests) if before else None
+        if carried is not None:
+            rate = evaluate(carried.block_sizes, carried.num_cohorts, search.survivals, search.costs)
+            way = way_share(carried, best, search.costs, self._settings.cycles_of_way)
+            kept = settle(replace(carried, tokens_per_second=rate), best, self._settings.margin + way)
+        kept = floored(kept, search.costs, self._settings.margin / 2)
+        is_stable = before is not None and kept.block_sizes == before.choice.block_sizes
+        self._planned = Planned(requests, search.survivals, search.costs, kept, kept is not best)
+        self._patience = min(2 * self._patience, self._settings.cycles_per_plan) if is_stable else 1
+        self._age = 0
         if search.is_done:
             self._search = None
-        elif before and is_same:
-            return before
-        kept = best = search.best
-        if before and is_same:
-            rate = evaluate(
-                before.choice.block_sizes, before.choice.num_cohorts, search.survivals, search.costs
-            )
-            way = way_share(before.choice, best, search.costs, self._settings.cycles_per_plan)
-            kept = settle(replace(before.choice, tokens_per_second=rate), best, self._settings.margin + way)
-        self._planned = Planned(requests, search.survivals, search.costs, kept, kept is not best)
-        is_stable = before is not None and is_same and kept.block_sizes == before.choice.block_sizes
-        most = max(self._settings.cycles_per_plan, len(requests))
-        self._patience = min(self._patience + 1, most) if is_stable else 1
-        self._age = 0
         return self._planned
 
+    def _is_due(self, planned: Planned) -> bool:
+        """Whether a plan should be made anew though nobody came or went."""
+        if self._age >= self._patience:
+            return True
+        if planned.choice.num_draft_tokens == 0:
+            return False  # What a Run does not show, probes do.
+        sizes = planned.choice.block_sizes
+        promised, found = (tokens_of(sizes, survivals) for survivals in (planned.survivals, self._hoped()))
+        return abs(found - promised) > _DRIFT * promised
+
     def _new_search(self, requests: tuple[TunedRequest, ...]) -> Search:
-        survivals = tuple(
-            self.survival.hoped_survival(request.request_id, request.class_name, request.most_draft_tokens)
-            for request in requests
-        )
         costs = self.costs.snapshot(
             len(requests),
             max((request.most_draft_tokens for request in requests), default=0),
             sum(request.num_context for request in requests),
             self._settings.num_bytes,
         )
-        return Search(survivals, costs, self._settings.max_cohorts)
+        return Search(self._hoped(), costs, self._settings.max_cohorts)
+
+    def _hoped(self) -> tuple[tuple[float, ...], ...]:
+        """`S_1 ..` of every request."""
+        return tuple(
+            self.survival.hoped_survival(request.request_id, request.class_name, request.most_draft_tokens)
+            for request in self._requests
+        )
 
     def _probe_together(self, planned: Planned) -> tuple[int, ...]:
         """All requests at one size for a cycle: what a plan costs shows only when all follow it."""
@@ -193,7 +225,7 @@ class Tuner:
             return usual
         size = other_size(longest, self._draw())
         sizes = tuple(min(size, request.most_draft_tokens + 1) for request in planned.requests)
-        allowed = planned.probe_probability(sizes, 1, settings)
+        allowed = planned.probe_probability(sizes, 1, settings) * settings.together
         return sizes if self._draw() * settings.most < allowed else usual
 
     def _probe(self, index: int, usual: int, planned: Planned) -> int | None:

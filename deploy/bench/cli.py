@@ -69,6 +69,12 @@ YARDSTICKS = {
         "tokens/s of the tuner against the best fixed v and Run; 1 to 16 requests, RTT 0 and 20 ms",
         ">= 0.95 of the best, >= 0.97 of Run",
     ),
+    "spot-checks": Yardstick(
+        "deploy.bench.spot_checks",
+        "on --target with a replay drafter of acceptance .8: the tuner against the best fixed v and Run at "
+        "concurrency 1 and 4; a round and tokens/s against the model",
+        ">= 0.95 and >= 0.97; within 15 % and 10 %",
+    ),
     "grammar": Yardstick(
         "deploy.bench.grammar",
         "tokens/s under a bounded JSON schema against the same prompts without it; 100 answers checked",

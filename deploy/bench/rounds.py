@@ -55,6 +55,7 @@ class Text:
     Args:
         first_seconds, last_seconds: when the first and the last token came, on this process's clock.
         num_tokens: all of them; num_rounds: with proposals.
+        arrivals: when tokens came, and how many.
     """
 
     first_seconds: float
@@ -62,6 +63,7 @@ class Text:
     num_tokens: int
     num_rounds: int
     ledger: coordinator_pb2.Ledger
+    arrivals: tuple[tuple[float, int], ...] = ()
 
     @property
     def round_seconds(self) -> float:
@@ -75,19 +77,18 @@ async def take(client: AsyncClient, request: coordinator_pb2.GenerateRequest) ->
     Raises:
         Unavailable: it did not come to its whole length.
     """
-    first: float | None = None
-    last, num_tokens = 0.0, 0
+    arrivals: list[tuple[float, int]] = []
     ledger = coordinator_pb2.Ledger()
     async for message in client.generate(request):
         if message.HasField("delta"):
-            last = time.perf_counter()
-            first = last if first is None else first
-            num_tokens += len(message.delta.token_ids)
+            arrivals.append((time.perf_counter(), len(message.delta.token_ids)))
         elif message.HasField("finished"):
             ledger = message.finished.ledger
-    if first is None or num_tokens != request.max_tokens:
+    num_tokens = sum(count for _, count in arrivals)
+    if not arrivals or num_tokens != request.max_tokens:
         raise Unavailable(f"{num_tokens} tokens of {request.max_tokens} in {request.request_id!r}")
-    return Text(first, last, num_tokens, ledger.num_draft_rounds, ledger)
+    first, last = arrivals[0][0], arrivals[-1][0]
+    return Text(first, last, num_tokens, ledger.num_draft_rounds, ledger, tuple(arrivals))
 
 
 @dataclass(frozen=True)
@@ -121,3 +122,28 @@ async def take_together(client: AsyncClient, requests: Sequence[coordinator_pb2.
         statistics.fmean(text.round_seconds for text in texts),
         num_tokens / max(num_rounds, 1),
     )
+
+
+async def steady_rate(
+    client: AsyncClient, users: Sequence[Sequence[coordinator_pb2.GenerateRequest]]
+) -> float:
+    """Tokens/s while every user is served: each asks for its texts one after the other, and what comes
+    before all have begun, or after the first has ended, does not count. So the load is what it is said
+    to be, with texts that come and go.
+
+    Raises:
+        Unavailable: a text did not come to its whole length.
+    """
+
+    async def ask(requests: Sequence[coordinator_pb2.GenerateRequest]) -> list[tuple[float, int]]:
+        return [arrival for request in requests for arrival in (await take(client, request)).arrivals]
+
+    return rate_while_all(await asyncio.gather(*(ask(requests) for requests in users)))
+
+
+def rate_while_all(arrivals: Sequence[Sequence[tuple[float, int]]]) -> float:
+    """Tokens/s of all users between the last first arrival and the first last one."""
+    start = max(user[0][0] for user in arrivals)
+    end = min(user[-1][0] for user in arrivals)
+    num_tokens = sum(count for user in arrivals for seconds, count in user if start < seconds <= end)
+    return num_tokens / (end - start) if end > start else 0.0

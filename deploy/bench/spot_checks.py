@@ -1,0 +1,249 @@
+"""Yardstick `spot-checks`: the tuner and the model of a cycle on a real target.
+
+The target computes; the drafter replays what the target has said before and is right as often as is set
+(`ReplayDrafter`), so no model's quality is in the way. Two checks of what the yardsticks on services with
+set costs say:
+
+* `tuner`: tuned rounds against every fixed v and `Run`, at concurrency 1 and 4, as `tuner` has it;
+* `model`: one request at fixed v; T_V, T_D, T_net and T_S as the records of these rounds have them, learned
+  by the tuner's own tables, against the time of a round and tokens/s as the client saw them, as `link-model`
+  and `replay` have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.client import AsyncClient
+from coordinator.trace.format import Decoder
+from coordinator.trace.record import RoundRecord, RoundSource
+from coordinator.trace.remote import watch_rounds
+from coordinator.tuner.costs import CostPriors, Costs
+from deploy.bench.harness import BenchOptions, Outcome, Say, abba
+from deploy.bench.modelled import tau
+from deploy.bench.rounds import rate_while_all, take
+from deploy.bench.tuner import BAR, RUN, RUN_BAR, TUNED, speculation_of
+from deploy.local import StackOptions, local_stack
+from deploy.prompts import read_prompts
+from deploy.prompts import take as take_prompts
+from deploy.up import NO_DRAFTER, stack_options
+from protos import coordinator_pb2, rpc
+
+K = 7
+ACCEPTANCE = 0.8
+# Of a batch of the replay drafter: it computes nothing.
+DRAFT_MS = 3.0
+CONCURRENCIES = (1, 4)
+ARMS = (RUN, "v = 2", "v = 4", "v = 8", TUNED)
+MODEL_BAR, RATE_BAR = 0.15, 0.10
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A prompt, and what the target says to it."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+
+    def request(self, arm: str) -> coordinator_pb2.GenerateRequest:
+        """Greedy, to the same length in every arm."""
+        return coordinator_pb2.GenerateRequest(
+            request_id=self.request_id,
+            token_ids=self.prompt_ids,
+            max_tokens=len(self.answer_ids),
+            temperature=0.0,
+            ignore_eos=True,
+            speculation=speculation_of(arm),
+        )
+
+    def line(self) -> str:
+        """As `dlite draft --replay` reads it."""
+        return json.dumps({"request_id": self.request_id, "token_ids": [*self.prompt_ids, *self.answer_ids]})
+
+
+async def measure(
+    options: BenchOptions,
+    num_tokens: int = 96,
+    num_cycles: int = 4,
+    prompt_ids: Sequence[tuple[int, ...]] = (),
+) -> Outcome:
+    """Runs both checks; the value is the worst of tuned over the best fixed v.
+
+    Args:
+        prompt_ids: of a target without a tokenizer; else the demo's prompts.
+    """
+    num_tokens = 3 * num_tokens if options.full else num_tokens
+    stack = stack_options(options.target, NO_DRAFTER, target_threads=1, draft_threads=1, coordinator_flags=())
+    texts = await record(stack, num_tokens, prompt_ids, options.say)
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "recorded.jsonl"
+        file.write_text("".join(text.line() + "\n" for text in texts))
+        async with (
+            local_stack(replayed(stack, file), options.say) as running,
+            AsyncClient(running.coordinator.address) as client,
+        ):
+            runs += await running.guard(model_runs(client, running.coordinator.address, texts, num_cycles))
+            for concurrency in CONCURRENCIES:
+                found = tuner_runs(client, texts[:concurrency], num_cycles, options.say)
+                runs += await running.guard(found)
+    return judge(runs)
+
+
+async def record(
+    stack: StackOptions, num_tokens: int, prompt_ids: Sequence[tuple[int, ...]], say: Say
+) -> list[Recorded]:
+    """What the target says alone to as many prompts as run at a time."""
+    found = []
+    async with local_stack(stack, say) as running, AsyncClient(running.coordinator.address) as client:
+        for number, ids in enumerate(prompt_ids or await _tokenized(client)):
+            text = Recorded(f"spot-{number}", ids, (0,) * num_tokens)
+            answer = await running.guard(client.complete(text.request(RUN)))
+            found.append(replace(text, answer_ids=tuple(answer.token_ids)))
+    return found
+
+
+async def _tokenized(client: AsyncClient) -> list[tuple[int, ...]]:
+    found = []
+    for prompt in take_prompts(read_prompts(), max(CONCURRENCIES)):
+        message = coordinator_pb2.ChatMessage(role="user", content=prompt.prompt)
+        ids = await client.tokenize(coordinator_pb2.TokenizeRequest(messages=[message]))
+        found.append(tuple(ids))
+    return found
+
+
+def replayed(stack: StackOptions, file: Path) -> StackOptions:
+    """The same target with the replay drafter."""
+    acceptance = ",".join([str(ACCEPTANCE)] * K)
+    flags = ("--replay", str(file), "--acceptance", acceptance, "--compute-ms", str(DRAFT_MS))
+    return replace(stack, draft_replay=True, draft_flags=flags)
+
+
+async def tuner_runs(
+    client: AsyncClient, texts: Sequence[Recorded], num_cycles: int, say: Say
+) -> list[dict[str, Any]]:
+    """Tokens/s of these texts at once, by arm."""
+    cell, runs = f"{len(texts)} requests", []
+    for arm in abba(ARMS, num_cycles):
+        found = await asyncio.gather(*(take(client, text.request(arm)) for text in texts))
+        value = rate_while_all([text.arrivals for text in found])
+        num_undrafted = sum(text.ledger.num_undrafted_rounds for text in found)
+        say(f"{cell}: {arm} {value:.1f} tokens/s")
+        runs.append({"arm": f"{cell}: {arm}", "value": value, "cell": cell, "choice": arm})
+        # A text that leaves its recording cannot be drafted any more: a near-tie was decided otherwise.
+        runs.append({"arm": f"{cell}: {arm}, rounds without a draft", "value": num_undrafted})
+    return runs
+
+
+async def model_runs(
+    client: AsyncClient, address: str, texts: Sequence[Recorded], num_cycles: int
+) -> list[dict[str, Any]]:
+    """One request after the other at fixed v: what the client saw, and what the model says."""
+    sizes = [int(arm.removeprefix("v = ")) for arm in ARMS if arm not in (RUN, TUNED)]
+    seen: dict[int, list[tuple[float, float]]] = {v: [] for v in sizes}
+    async with watched(address) as records:
+        for v in [int(name) for name in abba([str(v) for v in sizes], num_cycles)]:
+            for text in texts:
+                found = await take(client, text.request(f"v = {v}"))
+                tokens_per_second = (found.num_tokens - 1) / (found.last_seconds - found.first_seconds)
+                seen[v].append((found.round_seconds, tokens_per_second))
+    drafted = [record for record in records if record.source is RoundSource.DRAFTER]
+    runs = []
+    for v in sizes:
+        # Of whole rounds: the last one of a text is shorter.
+        seconds, tau_seen = modelled_seconds(drafted, v), tau((ACCEPTANCE,) * K, v)
+        rounds, rates = (statistics.median(values) for values in zip(*seen[v], strict=True))
+        runs += [
+            {"arm": f"round at v = {v}, ms", "value": 1e3 * rounds},
+            {"arm": f"modelled round at v = {v}, ms", "value": 1e3 * seconds},
+            {"arm": f"tokens/s at v = {v}", "value": rates},
+            {"arm": "measured / modelled round", "value": rounds / seconds, "of": f"v = {v}"},
+            {"arm": "measured / modelled tokens/s", "value": rates * seconds / tau_seen, "of": f"v = {v}"},
+        ]
+    return runs
+
+
+def modelled_seconds(records: Sequence[RoundRecord], v: int) -> float:
+    """T_V(v) + T_D + T_net + T_S of one request, of what these records teach.
+
+    The time of a round is no part of it: T_V and T_D are what the services tell of their steps, T_net and T_S
+    the medians over rounds of **all** sizes.
+    """
+    costs = Costs(CostPriors())
+    for record in records:
+        if record.target_step.rows:
+            costs.verify.note(record.target_step.rows, record.target_step.seconds, record.target_step.context)
+        if record.draft_step.rows:
+            costs.draft.note(record.draft_step.rows, record.draft_step.seconds, record.draft_step.context)
+    context = round(statistics.fmean(record.context for record in records))
+    parts = [record.parts for record in records]
+    network = statistics.median(part.draft_network + part.target_network for part in parts)
+    scheduling = statistics.median(part.queue + part.scheduling for part in parts)
+    return costs.verify.seconds(v, context) + costs.draft.seconds(1, v - 1) + network + scheduling
+
+
+@contextlib.asynccontextmanager
+async def watched(address: str) -> AsyncIterator[list[RoundRecord]]:
+    """The records of the rounds that are made meanwhile; whole when it has ended."""
+    records: list[RoundRecord] = []
+    channel, decoder, begun = rpc.open_channel(address), Decoder("rounds"), asyncio.Event()
+
+    async def read() -> None:
+        async for data in watch_rounds(channel):
+            begun.set()
+            records.extend(found for found in decoder.feed(data) if isinstance(found, RoundRecord))
+
+    reading = asyncio.create_task(read())
+    try:
+        await begun.wait()
+        yield records
+        await asyncio.sleep(_LAST_RECORDS_SECONDS)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await channel.close()
+
+
+# The feed tells in batches.
+_LAST_RECORDS_SECONDS = 1.0
+
+
+def judge(runs: list[dict[str, Any]]) -> Outcome:
+    """Both checks: tuned against fixed, and the model against what was seen."""
+    records: list[Mapping[str, Any]] = []
+    for cell in dict.fromkeys(run["cell"] for run in runs if "cell" in run):
+        values = {
+            arm: statistics.median(
+                run["value"] for run in runs if run.get("cell") == cell and run["choice"] == arm
+            )
+            for arm in ARMS
+        }
+        tuned = values.pop(TUNED)
+        records += [
+            {"arm": "tuned / best fixed", "value": tuned / max(values.values()), "of": cell},
+            {"arm": "tuned / Run", "value": tuned / values[RUN], "of": cell},
+        ]
+
+    def values_of(arm: str) -> list[float]:
+        return [float(run["value"]) for run in (*runs, *records) if run["arm"] == arm]
+
+    worst = {
+        "measured / modelled round": MODEL_BAR,
+        "measured / modelled tokens/s": RATE_BAR,
+    }
+    over_best = min(values_of("tuned / best fixed"))
+    passed = (
+        over_best >= BAR
+        and min(values_of("tuned / Run")) >= RUN_BAR
+        and all(abs(value - 1.0) <= bar for arm, bar in worst.items() for value in values_of(arm))
+    )
+    return Outcome(over_best, "worst of tuned / best fixed v", BAR, passed, [*runs, *records])
