@@ -36,8 +36,9 @@ def soak(
     name = named_drafter(drafter, resolve_model(target), console.print)
     services = stack_options(target, name, target_threads=1, draft_threads=1, coordinator_flags=())
     options = SoakOptions(services, minutes, sessions, kill_every, seed)
-    result = asyncio.run(run_soak(options, console.print))
-    result |= {"target": Path(target).name, "machine": machine(), "commit": commit()}
+    # Before it begins: the tree may be another one at the end.
+    about = {"target": Path(target).name, "machine": machine(), "commit": commit()}
+    result = asyncio.run(run_soak(options, console.print)) | about
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         (save / "soak.json").write_text(json.dumps(result) + "\n")
