@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from coordinator.coordinator import Coordinator
 from coordinator.draft_link import DraftLink
 from coordinator.draft_pool import DraftPool
+from coordinator.links import MISMATCH
 from coordinator.services import Backends
 from coordinator.target_members import members_of
 from protos import common_pb2, draft_pb2
@@ -85,7 +86,7 @@ class WiredDrafter:
         try:
             self._link.on_message(message.SerializeToString())
         except ContractMismatch as error:
-            self._link.on_lost(str(error))
+            self._link.on_lost(f"{MISMATCH}{error}")
 
     async def _pump(self, outbox: Outbox, generation: int) -> None:
         while (message := await outbox.get()) is not None:
