@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.coordinator import SOURCES, Coordinator
 from coordinator.trace.record import RoundSource
-from coordinator.tuner.choose import Choice
+from coordinator.tuner.choose import Choice, shape_of
 from coordinator.tuner.cost_table import Line
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
 from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
@@ -172,6 +172,17 @@ def test_the_way_out_of_a_run_is_no_overhead() -> None:
     assert sum(rows == 2 for _, rows in target.steps) > 0.9 * len(target.steps), "mostly Runs"
     assert coordinator.cohorts.tuner.costs.overhead_seconds < 0.002
     assert coordinator.cohorts.tuner.costs.mixed_overhead_seconds < 0.002
+
+
+def test_what_the_tables_have_to_learn_is_no_overhead() -> None:
+    """A step and a batch were measured once, dearer than believed; a cycle of just these leaves nothing."""
+    costs = Costs(CostPriors())
+    costs.verify.note(5, 0.060)
+    costs.draft.note(1, 0.020, 4)
+    shape = shape_of((5,))
+    costs.note_cycle(shape, 1, 0.080, costs.of_shape(shape, 1, 0, RoundBytes()))
+    assert costs.verify.seconds(5) < 0.055, "what is believed still lies between"
+    assert costs.overhead_seconds < 0.001
 
 
 def test_beside_others_no_tail_is_verified() -> None:
