@@ -53,8 +53,9 @@ class Prices:
         """`k` to ask for: what the plan verifies at most, so that confidence has a choice, and more where
         that costs next to nothing: what is left over may be verified later."""
         planned = self.plan.num_draft_tokens
-        if planned == 0:
-            return 0
+        # What more proposals cost shows only once drafts of different lengths were seen.
+        if planned == 0 or not self._costs.draft.knows_slope:
+            return planned
         by_k = self._decision.costs.draft_seconds[self._batch]
         allowed = by_k[planned] * (1.0 + _FREE_SHARE)
         return max(k for k in range(planned, len(by_k)) if by_k[k] <= allowed)

@@ -41,6 +41,5 @@ def tokens_per_second(num_requests: int, acceptance: float, rtt: float, fields: 
 def test_as_fast_as_the_best_fixed_choice(num_requests: int, acceptance: float, rtt: float) -> None:
     fixed = [tokens_per_second(num_requests, acceptance, rtt, fields) for fields in FIXED]
     tuned = tokens_per_second(num_requests, acceptance, rtt, {})
-    # Eight requests at acceptance .8 are at .947 to .953, by the seed of the probes.
-    assert tuned >= 0.94 * max(fixed), (tuned, fixed)
+    assert tuned >= 0.95 * max(fixed), (tuned, fixed)
     assert tuned >= 0.97 * fixed[0], (tuned, fixed)

@@ -71,9 +71,14 @@ class CostTable:
         self._table: list[float] = []
 
     @property
+    def knows_slope(self) -> bool:
+        """Whether the second quantity was seen to vary."""
+        return self._variance.count >= _TRUSTED_COUNT and self._variance.mean > 0.0
+
+    @property
     def slope(self) -> float:
         """Seconds for each unit of the second quantity; 0 until it was seen to vary."""
-        if self._variance.count < _TRUSTED_COUNT or self._variance.mean <= 0.0:
+        if not self.knows_slope:
             return 0.0
         return max(self._covariance.mean / self._variance.mean, 0.0)
 
