@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from coordinator.coordinator import SOURCES, Coordinator
+from coordinator.prices import Prices
 from coordinator.trace.record import RoundSource
 from coordinator.tuner.choose import Choice, shape_of
 from coordinator.tuner.cost_table import Line
@@ -17,7 +18,7 @@ from coordinator.tuner.planned import Planned, TunedRequest, carry, floored, way
 from coordinator.tuner.running import RunningRate
 from coordinator.tuner.search import Search
 from coordinator.tuner.survival import Verified
-from coordinator.tuner.tuner import Tuner
+from coordinator.tuner.tuner import Decision, Tuner
 from tests.coordinator_harness import complete, request
 from tests.test_cohorts import Records
 from tests.timed_pair import PairCosts, TimedTarget, run_jumping, timed_pair
@@ -183,6 +184,27 @@ def test_what_the_tables_have_to_learn_is_no_overhead() -> None:
     costs.note_cycle(shape, 1, 0.080, costs.of_shape(shape, 1, 0, RoundBytes()))
     assert costs.verify.seconds(5) < 0.055, "what is believed still lies between"
     assert costs.overhead_seconds < 0.001
+
+
+def test_longer_drafts_are_not_free_before_their_cost_was_seen() -> None:
+    """Whoever always asks for the longest never sees what shorter ones would save."""
+    costs = Costs(CostPriors())
+
+    def asked() -> int:
+        choice = Choice((4,) * 8, 1, 100.0)
+        known = costs.snapshot(8, K, 0, RoundBytes())
+        decision = Decision(choice.block_sizes, (False,) * 8, choice, known)
+        return Prices.of(decision, costs).num_draft_tokens
+
+    for _ in range(20):
+        costs.draft.note(8, 0.006, K)
+    assert asked() == 3, "what is planned, as long as all drafts were of one length"
+    for k in (3, K) * 20:
+        costs.draft.note(8, 0.006, k)
+    assert asked() == K, "they are free, as was seen"
+    for k in (3, K) * 200:
+        costs.draft.note(8, 0.001 * k, k)
+    assert asked() == 3
 
 
 def test_beside_others_no_tail_is_verified() -> None:

@@ -10,6 +10,7 @@ import pytest
 from coordinator import drafting, tuned
 from coordinator.cohorts import Cohorts
 from coordinator.departures import Departures
+from coordinator.prices import Prices
 from coordinator.tuner import tuner
 from coordinator.tuner.costs import Costs
 from coordinator.tuning import BlindProposals, Proposals
@@ -133,6 +134,15 @@ def _one_overhead_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Costs, "note_cycle", wrong)
 
 
+def _unseen_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Any) -> int:
+        by_k = self._decision.costs.draft_seconds[-1]
+        planned = self.plan.num_draft_tokens
+        return max(k for k in range(planned, len(by_k)) if by_k[k] <= 1.02 * by_k[planned])
+
+    monkeypatch.setattr(Prices, "num_draft_tokens", property(wrong))
+
+
 _PACE = "tests/test_tuner_pace.py::"
 _TAIL = "tests/test_rounds_tail.py::test_no_tail_behind_another_text"
 _COHORTS = "tests/test_cohorts.py::"
@@ -180,6 +190,11 @@ ROUND_BUILDS: dict[str, WrongBuild] = {
         says="T_S takes in cycles behind ones of another kind, and so the way from a Run to a draft",
         apply=_cycles_behind_any_other,
         check=_PACE + "test_the_way_out_of_a_run_is_no_overhead",
+    ),
+    "unseen-is-free": WrongBuild(
+        says="proposals beyond the plan are taken for free before their cost was seen, so it never is",
+        apply=_unseen_is_free,
+        check=_PACE + "test_longer_drafts_are_not_free_before_their_cost_was_seen",
     ),
     "tail-beside-others": WrongBuild(
         says="a kept tail is verified in a step of its own though others draft",
