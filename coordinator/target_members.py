@@ -19,7 +19,7 @@ from coordinator.tuner.explain import Explanation
 from coordinator.tuner.tuner import Decision
 from protos import common_pb2
 from protos import coordinator_pb2 as pb
-from protos.errors import NotFound
+from protos.errors import InvalidRequest
 
 log = logging.getLogger("dlite.links")
 
@@ -101,11 +101,11 @@ class TargetMembers:
         """The target with the most texts, or the one at this address.
 
         Raises:
-            NotFound: there is no such target.
+            InvalidRequest: there is no such target.
         """
         found = [replica for replica in self if address in ("", replica.address)]
         if not found:
-            raise NotFound(f"there is no target {address!r}")
+            raise InvalidRequest(f"there is no target {address!r}", field="target_address")
         return max(found, key=lambda replica: replica.num_texts)
 
     def decisions(self) -> dict[str, Decision | None]:

@@ -17,7 +17,7 @@ from coordinator.trace.remote import explain_tuner, get_stats
 from coordinator.trace.snapshot import snapshot
 from deploy.cli import run
 from protos import coordinator_pb2, rpc, target_pb2
-from protos.errors import InvalidRequest, NotFound
+from protos.errors import InvalidRequest
 from tests.coordinator_fakes import TableEngine, counting
 from tests.coordinator_harness import TargetServer, make_config, request, serve_target
 from tests.target_world import settles
@@ -193,7 +193,7 @@ async def test_links_and_tuners_are_told_for_each_target() -> None:
         for address in addresses:
             assert (await explain_tuner(running.address, address)).target_address == address
         assert (await explain_tuner(running.address)).target_address in addresses
-        with pytest.raises(NotFound):
+        with pytest.raises(InvalidRequest, match="there is no target"):
             await explain_tuner(running.address, "nowhere:1")
 
 

@@ -98,8 +98,6 @@ def may_answer(kind: type[Message], data: bytes, code: grpc.StatusCode) -> bool:
         message: Any = kind.FromString(data)
     except DecodeError:
         return False
-    if isinstance(message, coordinator_pb2.ExplainTunerRequest):
-        return code is grpc.StatusCode.NOT_FOUND and bool(message.target_address)
     return code in OF_HELLO and message.WhichOneof("body") == "hello"
 
 
