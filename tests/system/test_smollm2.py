@@ -12,9 +12,10 @@ from coordinator.client import AsyncClient
 from deploy.asking import speculative_arm
 from deploy.bench.equality import Case, Suite, encode_prompts, run_suite
 from deploy.bench.reference import Reference
-from deploy.demo_model import DEMO_MODEL
+from deploy.demo_model import DEMO_MODEL, resolve_model
 from deploy.local import local_stack
 from deploy.prompts import read_prompts, take
+from deploy.shipped import shipped_drafter
 from deploy.up import UNTRAINED, stack_options
 
 PROMPTS = Path(__file__).parent.parent / "prompts.jsonl"
@@ -60,3 +61,8 @@ async def test_speculation_changes_no_token_of_smollm2() -> None:
     records = await records_of(NUM_PROMPTS, MAX_TOKENS, CASES)
     assert all(record["tokens"] > NUM_PROMPTS for record in records)
     assert [record for record in records if not record["passed"]] == []
+
+
+def test_the_shipped_drafter_is_for_the_demo_model_as_it_is_made_here() -> None:
+    found = shipped_drafter(resolve_model(DEMO_MODEL))
+    assert found.folder is not None, found.reason
