@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protos.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from protos.security import Endpoint
+
+# Certificate, key, authority and token of a caller.
+CallerFiles = tuple[Path | None, Path | None, Path | None, Path | None]
+
+
+def endpoint_of(address: str | None, files: CallerFiles) -> Endpoint:
+    """The coordinator that a command asks.
+
+    Raises:
+        InvalidRequest: none is named, or a file cannot be read.
+    """
+    from protos.security import Endpoint, SecurityFiles
+
+    if not address:
+        raise InvalidRequest("give --address of a coordinator", field="--address")
+    cert, key, ca, token = files
+    return Endpoint(address, SecurityFiles(cert, key, ca, token_file=token).client())
 
 
 def addresses_in(text: str, field: str = "") -> tuple[str, ...]:

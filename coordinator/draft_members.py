@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import count
 from weakref import WeakSet
 
+from coordinator.membership import bring_about
 from coordinator.question import Holder
 from coordinator.standing import Replica, Standing
 from coordinator.tuner.link_estimate import LinkEstimate
@@ -66,16 +67,7 @@ class Members:
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """See `DraftPool`."""
-        for address in dict.fromkeys(addresses):
-            standing = self._standings.get(address)
-            if standing is None:
-                self._add(address)
-            elif standing.drain is not None:
-                standing.drain.cancel()
-                standing.drain = None
-        for standing in self:
-            if standing.address not in addresses and standing.drain is None:
-                standing.drain = asyncio.create_task(self._drain(standing), name="drain a drafter")
+        bring_about(addresses, self._standings, self._add, self._drain)
         self._note_change()
 
     def replicas(self) -> list[pb.Replica]:

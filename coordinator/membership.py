@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from coordinator.addresses import check_addresses
 from protos import coordinator_pb2 as pb
 from protos import rpc
+
+
+class Draining(Protocol):
+    """A replica that may be on its way out of its pool."""
+
+    address: str
+    drain: asyncio.Task[None] | None
+
+
+_Replica = TypeVar("_Replica", bound=Draining)
+
+
+def bring_about(
+    addresses: Sequence[str],
+    members: Mapping[str, _Replica],
+    add: Callable[[str], None],
+    drain: Callable[[_Replica], Coroutine[Any, Any, None]],
+) -> None:
+    """From now on these addresses are the members: new ones are added, one that drains and is named again
+    stays, those that are missing drain. The same again changes nothing."""
+    for address in dict.fromkeys(addresses):
+        member = members.get(address)
+        if member is None:
+            add(address)
+        elif member.drain is not None:
+            member.drain.cancel()
+            member.drain = None
+    for member in tuple(members.values()):
+        if member.address not in addresses and member.drain is None:
+            member.drain = asyncio.create_task(drain(member), name=f"drain {member.address}")
+
+
+def state_of(is_draining: bool, is_connected: bool, refusal: str, was_there: bool) -> pb.ReplicaState:
+    """What a replica does, for people."""
+    if is_draining:
+        return pb.REPLICA_STATE_DRAINING
+    if is_connected:
+        return pb.REPLICA_STATE_SERVING
+    if refusal:
+        return pb.REPLICA_STATE_REFUSED
+    return pb.REPLICA_STATE_LOST if was_there else pb.REPLICA_STATE_CONNECTING
 
 
 class Pool(Protocol):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.addresses import addresses_in
+from coordinator.addresses import addresses_in, endpoint_of
 from protos import flags
 from protos.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from protos.coordinator_pb2 import Replica
-    from protos.security import Endpoint
 
 Address = Annotated[
     str | None, typer.Option(envvar="DLITE_ADDRESS", help="The coordinator, as `dlite up` prints it.")
@@ -42,7 +40,7 @@ def show(
 
     from coordinator.replicas_remote import list_replicas, replicas_json
 
-    endpoint = _endpoint(address, (tls_cert, tls_key, tls_ca, token_file))
+    endpoint = endpoint_of(address, (tls_cert, tls_key, tls_ca, token_file))
     found = asyncio.run(list_replicas(endpoint))
     _print(replicas_json(found.replicas, found.drafts), found.replicas, as_json)
 
@@ -74,21 +72,9 @@ def set_command(
     if target_address is not None and not targets:
         raise InvalidRequest("a coordinator needs a target", field="--target-address")
     drafters = None if draft_address is None else addresses_in(draft_address, "--draft-address")
-    endpoint = _endpoint(address, (tls_cert, tls_key, tls_ca, token_file))
+    endpoint = endpoint_of(address, (tls_cert, tls_key, tls_ca, token_file))
     found = asyncio.run(set_replicas(endpoint, targets, drafters))
     _print(replicas_json(found, ()), found, as_json)
-
-
-def _endpoint(
-    address: str | None, files: tuple[Path | None, Path | None, Path | None, Path | None]
-) -> Endpoint:
-    """Where to ask; `files` are certificate, key, authority and token."""
-    from protos.security import Endpoint, SecurityFiles
-
-    if not address:
-        raise InvalidRequest("give --address of a coordinator", field="--address")
-    cert, key, ca, token = files
-    return Endpoint(address, SecurityFiles(cert, key, ca, token_file=token).client())
 
 
 def _print(document: dict[str, Any], found: Sequence[Replica], as_json: bool) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from coordinator.membership import state_of
 from coordinator.question import Holder, Question
 from coordinator.tuner.link_estimate import LinkEstimate
 from protos import common_pb2, draft_pb2
@@ -99,15 +100,8 @@ class Standing:
 
     @property
     def state(self) -> pb.ReplicaState:
-        replica = self.replica
-        if self.drain is not None:
-            return pb.REPLICA_STATE_DRAINING
-        if replica.is_connected:
-            return pb.REPLICA_STATE_SERVING
-        if replica.refusal:
-            return pb.REPLICA_STATE_REFUSED
-        has_served = replica.describe is not None
-        return pb.REPLICA_STATE_LOST if has_served else pb.REPLICA_STATE_CONNECTING
+        replica, is_draining = self.replica, self.drain is not None
+        return state_of(is_draining, replica.is_connected, replica.refusal, replica.describe is not None)
 
     @property
     def status(self) -> pb.Replica:

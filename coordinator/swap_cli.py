@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.addresses import addresses_in
+from coordinator.addresses import addresses_in, endpoint_of
 from protos import flags
 from protos.errors import InvalidRequest
 
@@ -39,18 +39,15 @@ def swap_drafter(
 
     from coordinator.replicas_remote import RemoteOperator
     from coordinator.swap_job import Swap, SwapOptions, SwapResult, describe_result
-    from protos.security import Endpoint, SecurityFiles
 
-    if not address:
-        raise InvalidRequest("give --address of a coordinator", field="--address")
+    endpoint = endpoint_of(address, (tls_cert, tls_key, tls_ca, token_file))
     new = addresses_in(draft_address, "--draft-address")
     if not new:
         raise InvalidRequest("names no drafter", field="--draft-address")
-    security = SecurityFiles(tls_cert, tls_key, tls_ca, token_file=token_file).client()
     options = SwapOptions(rounds, tolerance, watch_seconds, connect_seconds)
 
     async def run() -> SwapResult:
-        operator = RemoteOperator(Endpoint(address, security))
+        operator = RemoteOperator(endpoint)
         return await Swap(operator, options, lambda text: print(text, file=sys.stderr, flush=True)).run(new)
 
     result = asyncio.run(run())

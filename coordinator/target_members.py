@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from coordinator.bounds import limits_of
+from coordinator.membership import bring_about
 from coordinator.pair import Services
 from coordinator.pairing import check_same_model
 from coordinator.ports import TargetPort
@@ -134,16 +135,7 @@ class TargetMembers:
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """From now on these are the targets. New ones are connected, those that are missing drain."""
-        for address in addresses:
-            replica = self._replicas.get(address)
-            if replica is None:
-                self._add(address)
-            elif replica.drain is not None:
-                replica.drain.cancel()
-                replica.drain = None
-        for replica in self:
-            if replica.address not in addresses and replica.drain is None:
-                replica.drain = asyncio.create_task(self._drain(replica), name="drain a target")
+        bring_about(addresses, self._replicas, self._add, self._drain)
         self.note_change()
 
     async def wait_connected(self, timeout_seconds: float) -> bool:

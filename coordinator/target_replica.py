@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from coordinator.bounds import limits_of
 from coordinator.breaker import Breaker
+from coordinator.membership import state_of
 from coordinator.pair import Services
 from coordinator.ports import Inbox, StreamLost, TargetPort
 from coordinator.request import Request
@@ -129,14 +130,9 @@ class TargetReplica:
 
     @property
     def state(self) -> pb.ReplicaState:
-        stream = self.stream
-        if self.drain is not None:
-            return pb.REPLICA_STATE_DRAINING
-        if self.port.is_connected:
-            return pb.REPLICA_STATE_SERVING
-        if stream is not None and stream.refusal:
-            return pb.REPLICA_STATE_REFUSED
-        return pb.REPLICA_STATE_LOST if stream is None or stream.num_lost else pb.REPLICA_STATE_CONNECTING
+        stream, is_draining = self.stream, self.drain is not None
+        refusal, was_there = (stream.refusal, stream.num_lost > 0) if stream is not None else ("", True)
+        return state_of(is_draining, self.port.is_connected, refusal, was_there)
 
     @property
     def status(self) -> pb.Replica:

@@ -55,7 +55,7 @@ def load_drafter(
         )
     description = describe(config, checkpoint, digest)
     model = load_model(checkpoint, config)
-    if bfloat16.chosen(matrices) == bfloat16.BFLOAT16:
+    if bfloat16.chosen(matrices, device) == bfloat16.BFLOAT16:
         bfloat16.use_bfloat16(model, keep=OUTPUT)
     token_ids = load_token_ids(checkpoint, config)
     return Drafter(model.to(device), embedding.to(device), token_ids.to(device), description)

@@ -13,10 +13,12 @@ from torch import nn
 FLOAT32, BFLOAT16, AUTO = "float32", "bfloat16", "auto"
 
 
-def chosen(matrices: str) -> str:
-    """FLOAT32 or BFLOAT16; AUTO is the latter where this machine's CPU multiplies in it."""
+def chosen(matrices: str, device: str = "cpu") -> str:
+    """FLOAT32 or BFLOAT16; AUTO is the latter where this machine's CPU computes, and multiplies in it."""
     if matrices != AUTO:
         return matrices
+    if torch.device(device).type != "cpu":
+        return FLOAT32
     capabilities = torch.cpu.get_capabilities()
     return BFLOAT16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else FLOAT32
 

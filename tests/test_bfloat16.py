@@ -49,6 +49,7 @@ def test_auto_is_what_the_processor_has(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert bfloat16.chosen("auto") == expected
+    assert bfloat16.chosen("auto", "cuda:0") == "float32"
     assert bfloat16.chosen("float32") == "float32"
     assert bfloat16.chosen("bfloat16") == "bfloat16"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator.addresses import endpoint_of
 from protos import flags
 from protos.errors import InvalidRequest
 
@@ -55,7 +56,7 @@ def tune(
     if replay is None:
         if settings:
             raise InvalidRequest("goes with --replay", field="--set")
-        endpoint = _endpoint(str(address), (tls_cert, tls_key, tls_ca, token_file))
+        endpoint = endpoint_of(address, (tls_cert, tls_key, tls_ca, token_file))
         _explain_live(endpoint, target_address, _Output(png, as_json))
     else:
         _replay(replay, list(settings or ()), seed, target_address, explain, _Output(png, as_json))
@@ -77,7 +78,7 @@ def top(
 
     if not address:
         raise InvalidRequest("give --address of a coordinator", field="--address")
-    endpoint = _endpoint(address, (tls_cert, tls_key, tls_ca, token_file))
+    endpoint = endpoint_of(address, (tls_cert, tls_key, tls_ca, token_file))
     try:
         if as_json:
             print(json.dumps(asyncio.run(snapshot_json(endpoint, interval))), flush=True)
@@ -85,14 +86,6 @@ def top(
             asyncio.run(run_top(endpoint, interval))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-
-
-def _endpoint(address: str, files: tuple[Path | None, Path | None, Path | None, Path | None]) -> Endpoint:
-    """Where to ask; `files` are certificate, key, authority and token."""
-    from protos.security import Endpoint, SecurityFiles
-
-    cert, key, ca, token = files
-    return Endpoint(address, SecurityFiles(cert, key, ca, token_file=token).client())
 
 
 class _Output:
