@@ -86,11 +86,6 @@ class Departures:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def num_under_way(self) -> int:
-        """Cohorts."""
-        return len(self._under_way)
-
     async def gather(self, member: Hashable) -> Cohort:
         """Waits until the member's cohort leaves."""
         self._settle(member)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,19 +44,6 @@ class Choice:
     def num_draft_tokens(self) -> int:
         """`k` of the longest draft; 0 asks no drafter."""
         return max(self.block_sizes, default=1) - 1
-
-
-class Item(NamedTuple):
-    """Proposal `position` (1-based) of a request stands with probability `survival`."""
-
-    survival: float
-    position: int
-    request: int
-
-
-def best_prefix(rates: Sequence[float]) -> int:
-    """The index of the largest rate; the first of equal ones."""
-    return max(range(len(rates)), key=rates.__getitem__)
 
 
 def choose(survivals: Sequence[Sequence[float]], costs: CycleCosts, max_cohorts: int = MAX_COHORTS) -> Choice:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from coordinator.tuner.choose import best_prefix
+from coordinator.tuner.verify import best_prefix
 
 
 class Source(Enum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from coordinator.tuner.choose import Item, best_prefix
 from coordinator.tuner.survival import survival_of
 
 
@@ -42,6 +42,19 @@ class BlindDraft:
     """A draft of a rejection round: its length, fixed before it was drafted, is all there is to know."""
 
     num_proposals: int
+
+
+class Item(NamedTuple):
+    """Proposal `position` (1-based) of a request stands with probability `survival`."""
+
+    survival: float
+    position: int
+    request: int
+
+
+def best_prefix(rates: Sequence[float]) -> int:
+    """The index of the largest rate; the first of equal ones."""
+    return max(range(len(rates)), key=rates.__getitem__)
 
 
 def sizes_of_seeing_round(drafts: Sequence[SeeingDraft], price: Price) -> tuple[int, ...]:

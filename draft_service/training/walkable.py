@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -18,12 +17,6 @@ from draft_service.training.loop import Trained
 from draft_service.training.preparation import Prepared
 from draft_service.training.walk import Walk, WalkOptions, walk_all
 from protos.shards import CapturedSequence
-
-
-class Walks(Protocol):
-    """Walks texts to their ends."""
-
-    def walk_all(self, sequences: Sequence[CapturedSequence], options: WalkOptions) -> Iterator[Walk]: ...
 
 
 @dataclass(frozen=True, eq=False)
