@@ -7,6 +7,7 @@ otherwise good conversation.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ CLEAN = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.R
 # What a well-formed Hello may be told: another protocol, or a stream that is not the newest.
 OF_HELLO = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED}
 # What the client's library puts in the place of a status when a write of its own fails first.
-OF_THE_CLIENT, MOST_TRIES = "Internal error from Core", 5
+OF_THE_CLIENT, MOST_TRIES, PAUSE_SECONDS = "Internal error from Core", 8, 0.1
 KEY = bytes(range(16))
 TOKENS = [5, 6, 7]
 GENERATE = coordinator_pb2.GenerateRequest(token_ids=TOKENS, max_tokens=3, temperature=0.0)
@@ -122,27 +123,34 @@ async def converse(channel: grpc.aio.Channel, method: str, messages: Sequence[by
     """A long stream: these messages, then whatever it says to the end.
 
     A client whose write meets the end of its stream may not see the status that the service sent: its own
-    library sets one in its place. Such a conversation is held again.
+    library sets one in its place. Such a conversation is held again, each time more slowly: what ends the
+    stream arrives before the next write then.
     """
-    for _ in range(MOST_TRIES):
-        running = await _converse(channel, method, messages)
+    for number in range(MOST_TRIES):
+        running = await _converse(channel, method, messages, number * PAUSE_SECONDS)
         code: grpc.StatusCode = await running.code()
         if code != grpc.StatusCode.INTERNAL or await running.details() != OF_THE_CLIENT:
             break
     return code
 
 
-async def _converse(channel: grpc.aio.Channel, method: str, messages: Sequence[bytes]) -> Any:
+async def _converse(channel: grpc.aio.Channel, method: str, messages: Sequence[bytes], pause: float) -> Any:
     kind: Any = channel.stream_stream(method)
     running = kind(timeout=SECONDS)
-    try:
+    # Read meanwhile: a status comes after the messages before it, and only once these were taken.
+    reading = asyncio.ensure_future(_read_to_the_end(running))
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         for data in messages:
+            await asyncio.sleep(pause)
             await running.write(data)
+    await reading
+    return running
+
+
+async def _read_to_the_end(running: Any) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while isinstance(await running.read(), bytes):
             pass
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass
-    return running
 
 
 @dataclass(frozen=True)
