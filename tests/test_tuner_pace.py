@@ -14,6 +14,7 @@ from coordinator.tuner.choose import Choice, shape_of
 from coordinator.tuner.cost_table import Line
 from coordinator.tuner.costs import CostPriors, Costs, RoundBytes
 from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
+from coordinator.tuner.kinds import CycleKind
 from coordinator.tuner.planned import Planned, TunedRequest, carry, floored, way_share
 from coordinator.tuner.running import RunningRate
 from coordinator.tuner.search import Search
@@ -24,6 +25,7 @@ from tests.test_cohorts import Records
 from tests.timed_pair import PairCosts, TimedTarget, run_jumping, timed_pair
 
 K = 7
+TOGETHER, MIXED = CycleKind(False, False), CycleKind(True, False)
 FLAT = CycleCosts((0.0, *(0.010,) * 64), ((0.0,) * 8, *((0.0, *(0.002,) * 7),) * 8), 0.0, 0.002)
 
 
@@ -116,8 +118,32 @@ def test_mixed_cycles_keep_their_own_overhead() -> None:
         for shape, seconds in ((Shape(0, 4, 12, 3), 0.004), (Shape(2, 2, 6, 3), -0.009)):
             parts = costs.of_shape(shape, 1, 0, RoundBytes())
             costs.note_cycle(shape, 1, cycle_of(shape, 1, parts).seconds + seconds, parts)
-    assert costs.overhead_seconds == pytest.approx(0.004)
-    assert costs.mixed_overhead_seconds == 0.0
+    assert costs.overheads.seconds(TOGETHER) == pytest.approx(0.004)
+    assert costs.overheads.seconds(MIXED) == 0.0
+
+
+def test_cycles_of_several_cohorts_keep_their_own_overhead() -> None:
+    """What is left over of one cohort's cycles is hidden where another computes meanwhile, until tried."""
+    costs, shape = Costs(CostPriors()), Shape(0, 4, 12, 3)
+
+    def note(number: int, seconds: float) -> None:
+        parts = costs.of_shape(shape, number, 0, RoundBytes())
+        costs.note_cycle(shape, number, cycle_of(shape, number, parts).seconds + seconds, parts)
+
+    def overheads() -> list[float]:
+        seen = costs.snapshot(4, K, 0, RoundBytes())
+        return [seen.overhead(0, number) for number in (1, 2, 3)]
+
+    note(1, 0.003)
+    assert overheads() == pytest.approx([0.003, 0.0, 0.0])
+    for _ in range(20):
+        note(1, 0.003)
+        note(2, 0.005)
+    assert overheads() == pytest.approx([0.003, 0.005, 0.005])
+    # What was dear is tried again after a while.
+    for _ in range(2001):
+        note(1, 0.003)
+    assert overheads() == pytest.approx([0.003, 0.0, 0.0])
 
 
 def planned(sizes: tuple[int, ...], number: int = 1) -> Planned:
@@ -171,8 +197,8 @@ def test_the_way_out_of_a_run_is_no_overhead() -> None:
     costs = PairCosts(lambda rows: 0.010 + 0.002 * rows, lambda batch, k: 0.002, 0.02, 0.02)
     _, coordinator, target = run_jumping(lambda: play(costs, 0.0, 2, 3000))
     assert sum(rows == 2 for _, rows in target.steps) > 0.9 * len(target.steps), "mostly Runs"
-    assert coordinator.cohorts.tuner.costs.overhead_seconds < 0.002
-    assert coordinator.cohorts.tuner.costs.mixed_overhead_seconds < 0.002
+    assert coordinator.cohorts.tuner.costs.overheads.seconds(TOGETHER) < 0.002
+    assert coordinator.cohorts.tuner.costs.overheads.seconds(MIXED) < 0.002
 
 
 def test_what_the_tables_have_to_learn_is_no_overhead() -> None:
@@ -183,7 +209,7 @@ def test_what_the_tables_have_to_learn_is_no_overhead() -> None:
     shape = shape_of((5,))
     costs.note_cycle(shape, 1, 0.080, costs.of_shape(shape, 1, 0, RoundBytes()))
     assert costs.verify.seconds(5) < 0.055, "what is believed still lies between"
-    assert costs.overhead_seconds < 0.001
+    assert costs.overheads.seconds(TOGETHER) < 0.001
 
 
 def test_longer_drafts_are_not_free_before_their_cost_was_seen() -> None:

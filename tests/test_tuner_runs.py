@@ -6,8 +6,10 @@ from statistics import median
 
 import pytest
 
+from coordinator.tuner.kinds import CycleKind
 from tests.tuner_world import K, Phase, Simulation, World, draft_seconds, staircase
 
+TOGETHER = CycleKind(is_mixed=False, is_overlapped=False)
 BAR = 0.95
 FLOOR = 0.95
 
@@ -95,7 +97,7 @@ def test_acceptance_and_costs_come_near_the_truth() -> None:
     assert simulation.tuner.survival.acceptance("r0", "chat", 3) == pytest.approx((0.8,) * 3, abs=0.12)
     for rows in simulation.tuner.costs.verify.cells(least_count=20):
         assert simulation.tuner.costs.verify.seconds(rows) == pytest.approx(staircase(rows), rel=0.1)
-    assert simulation.tuner.costs.overhead_seconds == pytest.approx(0.001, abs=0.001)
+    assert simulation.tuner.costs.overheads.seconds(TOGETHER) == pytest.approx(0.001, abs=0.001)
 
 
 def test_explain_shows_prediction_choice_and_measurement() -> None:

@@ -153,7 +153,6 @@ class Table:
         proposals: Ints = counts[1]
         runs = self._num_requests - speculating
         run_seconds = self._verify[runs]
-        overhead = np.array([self._costs.overhead(Shape(int(n), 1, 1, 1)) for n in runs[:, 0]])[:, None]
         found = []
         for number in range(1, max(min(self._max_cohorts, self._num_requests), 1) + 1):
             large = -(-speculating // number)
@@ -163,7 +162,8 @@ class Table:
             verifies = num_large * verify + (number - num_large) * less_verify
             drafts = num_large * draft + (number - num_large) * less_draft
             through = verify + draft + self._costs.network_seconds + run_seconds / 2
-            seconds = np.maximum(np.maximum(verifies, drafts), through) + overhead
+            mixed, alone = self._costs.overhead(1, number), self._costs.overhead(0, number)
+            seconds = np.maximum(np.maximum(verifies, drafts), through) + np.where(runs > 0, mixed, alone)
             idle = np.maximum(seconds - verifies, 0.0)
             steps = np.where(runs > 0, number + idle / np.maximum(run_seconds, 1e-12), 0.0)
             rates = (speculating + gained + runs * steps) / seconds

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 
 from coordinator.tuner.cost_table import CostTable, Line
 from coordinator.tuner.cycle import CycleCosts, Shape, cycle_of
+from coordinator.tuner.kinds import CycleKind, Overheads
 from coordinator.tuner.link_estimate import LinkEstimate
-from coordinator.tuner.running import Window
-
-_WINDOW = 32
 
 
 @dataclass(frozen=True)
@@ -37,26 +35,7 @@ class Costs:
         self.draft = CostTable(priors.draft)
         self.target_link = LinkEstimate()
         self.draft_link = LinkEstimate()
-        # Of cycles in which all speculate, and of those in which some run: the model errs differently in
-        # the two, and what it owes the one is no cost of the other.
-        self._overheads = (Window(_WINDOW), Window(_WINDOW))
-        self._medians: list[float | None] = [None, None]
-
-    @property
-    def overhead_seconds(self) -> float:
-        """T_S: what cycles took beyond the model. So a model that is too kind corrects itself."""
-        return self._median(0) if len(self._overheads[0]) else self._median(1)
-
-    @property
-    def mixed_overhead_seconds(self) -> float:
-        """T_S of cycles in which some run."""
-        return self._median(1) if len(self._overheads[1]) else self._median(0)
-
-    def _median(self, kind: int) -> float:
-        found = self._medians[kind]
-        if found is None:
-            found = self._medians[kind] = max(self._overheads[kind].percentile(50), 0.0)
-        return found
+        self.overheads = Overheads()
 
     def note_cycle(self, shape: Shape, num_cohorts: int, seconds: float, costs: CycleCosts) -> None:
         """Takes the measured time of a speculating cycle.
@@ -65,9 +44,8 @@ class Costs:
             costs: by what is known now, this cycle included, without any T_S.
         """
         if shape.num_speculating > 0:
-            kind = int(shape.num_runs > 0)
-            self._overheads[kind].note(seconds - cycle_of(shape, num_cohorts, costs).seconds)
-            self._medians[kind] = None
+            beyond = seconds - cycle_of(shape, num_cohorts, costs).seconds
+            self.overheads.note(CycleKind.of(shape.num_runs, num_cohorts), beyond)
 
     def of_shape(self, shape: Shape, num_cohorts: int, num_context: int, num_bytes: RoundBytes) -> CycleCosts:
         """What a cycle of this shape needs, as it was measured: T_S is what is left of a cycle, and must
@@ -112,6 +90,6 @@ class Costs:
             ),
             network_seconds=self.target_link.seconds(num_bytes.target)
             + self.draft_link.seconds(num_bytes.draft),
-            overhead_seconds=self.overhead_seconds,
-            mixed_overhead_seconds=self.mixed_overhead_seconds,
+            overhead_seconds=0.0,
+            overheads=self.overheads.all(),
         )

@@ -9,8 +9,11 @@ requests: some have one more than the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from coordinator.tuner.kinds import CycleKind
 
 
 @dataclass(frozen=True)
@@ -22,20 +25,18 @@ class CycleCosts:
         draft_seconds: [batch + 1][k + 1], T_D by batch and proposals, 0 where either is 0.
         network_seconds: T_net, both links.
         overhead_seconds: T_S, state and scheduling.
-        mixed_overhead_seconds: the same of cycles in which some run; None for as the others.
+        overheads: T_S of kinds of cycles that have their own.
     """
 
     verify_seconds: tuple[float, ...]
     draft_seconds: tuple[tuple[float, ...], ...]
     network_seconds: float
     overhead_seconds: float
-    mixed_overhead_seconds: float | None = None
+    overheads: Mapping[CycleKind, float] = field(default_factory=dict)
 
-    def overhead(self, shape: Shape) -> float:
-        """T_S of a cycle of this shape."""
-        if shape.num_runs == 0 or self.mixed_overhead_seconds is None:
-            return self.overhead_seconds
-        return self.mixed_overhead_seconds
+    def overhead(self, num_runs: int, num_cohorts: int) -> float:
+        """T_S of a cycle in which so many run beside so many cohorts."""
+        return self.overheads.get(CycleKind.of(num_runs, num_cohorts), self.overhead_seconds)
 
 
 class Shape(NamedTuple):
@@ -82,7 +83,7 @@ def cycle_of(shape: Shape, num_cohorts: int, costs: CycleCosts) -> Cycle:
         less_verify, less_draft = parts(large - 1)
         verifies += (num_cohorts - num_large) * less_verify
         drafts += (num_cohorts - num_large) * less_draft
-    seconds = max(verifies, drafts, through) + costs.overhead(shape)
+    seconds = max(verifies, drafts, through) + costs.overhead(shape.num_runs, num_cohorts)
     if shape.num_runs == 0:
         return Cycle(seconds, 0.0)
     idle = max(seconds - verifies, 0.0)

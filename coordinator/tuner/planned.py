@@ -58,7 +58,7 @@ def way_share(before: Choice, best: Choice, costs: CycleCosts, num_cycles: int) 
         return 0.0
     shape = shape_of(best.block_sizes)
     step = costs.verify_seconds[len(best.block_sizes)]
-    lost = costs.network_seconds + costs.overhead(shape) + step / 2
+    lost = costs.network_seconds + costs.overhead(shape.num_runs, best.num_cohorts) + step / 2
     return lost / (num_cycles * cycle_of(shape, best.num_cohorts, costs).seconds)
 
 
