@@ -18,7 +18,6 @@ from draft_service.checkpoint import DraftCheckpointConfig, read_draft_config
 from draft_service.loader import load_drafter
 from draft_service.training.scores import score
 from draft_service.training.walk import Walk, WalkOptions, walk_all
-from protos.bfloat16 import AUTO
 from protos.errors import ContractMismatch, InvalidRequest
 
 ALL = "all"
@@ -57,7 +56,7 @@ def report(options: EvaluationOptions) -> dict[str, Any]:
     num_runs = _refuse_training_text(sets, options)
     answers = AnswerOptions(options.work, len(config.target_layer_ids), options.threads)
     manifest, sequences = answered(sets, options.texts, answers)
-    drafter = load_drafter(options.drafter, options.texts.target, matrices=AUTO)
+    drafter = load_drafter(options.drafter, options.texts.target, matrices="auto")
     layers = _layers(config, manifest.tapped_layers)
     walk = WalkOptions(most, options.texts.max_tokens, layers, config.anchor_group_size)
     walks = list(walk_all(drafter, sequences, walk))

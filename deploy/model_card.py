@@ -56,7 +56,7 @@ def _about(provenance: Mapping[str, Any]) -> str:
         f"Proposes tokens for one target and no other (fingerprint `{target['fingerprint'][:16]}`); the "
         "target decides every token, so this drafter changes the speed of text and never the text. Format "
         "`dlite_v1`; the tables of its sequential head are int8 with one scale a row, the rest is float16, "
-        "and it is computed in float32, the backbone's products in bfloat16 where the CPU has them. "
+        "and it is computed in float32, with matrices in float16 where the CPU has a kernel for them. "
         "`dlite up` and `dlite demo` take it by themselves for this target."
     )
 

@@ -35,7 +35,7 @@ def draft(
     threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
     matrices: Annotated[
         str | None,
-        typer.Option(help="What the backbone multiplies in: float32, bfloat16, or auto: what the CPU has."),
+        typer.Option(help="What it multiplies in: float32, float16, bfloat16, or auto (the fastest)."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Torch device.")] = None,
     tls_cert: flags.TlsCert = None,

@@ -10,6 +10,8 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from protos.config import ServiceConfig
 
+# What a drafter multiplies in; see `draft_service.matrices`.
+Matrices = Literal["auto", "float32", "float16", "bfloat16"]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -23,7 +25,7 @@ class DraftConfig(ServiceConfig):
         replay: recorded target text (JSONL) instead of a checkpoint.
         acceptance: replay: probability that proposal j = 1.. is the recorded token.
         compute_ms: replay: time that one batch takes.
-        matrices: what the backbone multiplies in; auto takes bfloat16 where the CPU has it.
+        matrices: what it multiplies in; auto takes what is fastest on this machine.
         device: torch's name of what computes.
         max_batch_items: the most items of one forward.
         max_queued_items: items beyond these are refused at once.
@@ -41,7 +43,7 @@ class DraftConfig(ServiceConfig):
     replay_seed: int = 0
     address: str = "127.0.0.1:0"
     threads: int | None = Field(default=None, ge=1)
-    matrices: Literal["auto", "float32", "bfloat16"] = "auto"
+    matrices: Matrices = "auto"
     device: str = "cpu"
     max_batch_items: int = Field(default=64, ge=1)
     max_queued_items: int = Field(default=4096, ge=1)

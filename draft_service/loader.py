@@ -10,32 +10,30 @@ from typing import Any
 import torch
 
 from draft_service.checkpoint import ARCHITECTURE, DraftCheckpointConfig, read_draft_config
-from draft_service.config import DraftConfig
+from draft_service.config import DraftConfig, Matrices
 from draft_service.drafter import Drafter
 from draft_service.embedding import embedding_hash, load_embedding
+from draft_service.matrices import chosen, use
 from draft_service.proposal import DraftDescription, ProposesTokens
 from draft_service.replay import ReplayDrafter, ReplayOptions, read_recordings
 from draft_service.weights import fingerprint, load_model, load_token_ids
-from protos import bfloat16
 from protos.errors import ContractMismatch, InvalidRequest
 
 FLOAT32_BYTES = 4
-# The layer that makes the logits.
-OUTPUT = "output_proj"
 
 
 def load_drafter(
     checkpoint: Path,
     target: Path,
     overrides: Sequence[str] = (),
-    matrices: str = bfloat16.FLOAT32,
+    matrices: Matrices = "float32",
     device: str = "cpu",
 ) -> Drafter:
     """Loads a dlite_v1 checkpoint and the embedding of its target, in float32.
 
     Args:
         overrides: "field=value" for fields that the checkpoint leaves out.
-        matrices: what the backbone's products are computed in; the logits' is float32.
+        matrices: what its products are computed in.
         device: torch's name of what computes.
 
     Raises:
@@ -55,8 +53,7 @@ def load_drafter(
         )
     description = describe(config, checkpoint, digest)
     model = load_model(checkpoint, config)
-    if bfloat16.chosen(matrices, device) == bfloat16.BFLOAT16:
-        bfloat16.use_bfloat16(model, keep=OUTPUT)
+    use(model, chosen(matrices, device))
     token_ids = load_token_ids(checkpoint, config)
     return Drafter(model.to(device), embedding.to(device), token_ids.to(device), description)
 

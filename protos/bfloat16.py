@@ -1,26 +1,14 @@
 """Matrix products in bfloat16 inside a float32 model: several times faster on CPUs with such instructions.
 
 Weights and inputs are rounded to bfloat16, sums and everything else stay in float32. Not for a target
-that verifies: its ids are those of float32. For drafters, whose proposals are checked anyway, and for
-training data.
+that verifies: its ids are those of float32. For training data, and for drafters, whose proposals are
+checked anyway.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-
-FLOAT32, BFLOAT16, AUTO = "float32", "bfloat16", "auto"
-
-
-def chosen(matrices: str, device: str = "cpu") -> str:
-    """FLOAT32 or BFLOAT16; AUTO is the latter where this machine's CPU computes, and multiplies in it."""
-    if matrices != AUTO:
-        return matrices
-    if torch.device(device).type != "cpu":
-        return FLOAT32
-    capabilities = torch.cpu.get_capabilities()
-    return BFLOAT16 if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else FLOAT32
 
 
 class Bfloat16Linear(nn.Module):

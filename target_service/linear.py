@@ -14,10 +14,13 @@ Shapes: N inputs, M outputs of a matrix [M, N].
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
+
+from protos import half
+from protos.half import HalfLinear, half_exponent
 
 TORCH = "torch"
 TORCH_FUSED = "torch_fused"
@@ -27,8 +30,6 @@ KERNELS = (TORCH, TORCH_FUSED, ONEDNN, FBGEMM_FP16)
 
 # oneDNN picks its layout for a number of rows; blocks of verification have about that many.
 _ONEDNN_ROWS = 4
-# 2**15 is the largest power of two in float16; one binade is kept free for the largest mantissa.
-_MAX_EXPONENT = 15
 
 
 class TorchLinear(nn.Module):
@@ -57,50 +58,6 @@ class OnednnLinear(nn.Module):
         return result
 
 
-class HalfLinear(nn.Module):
-    """fbgemm's product with packed float16 weights; a row's result does not depend on its neighbours.
-
-    Raises:
-        ValueError: the weights are not exact in float16.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        exponent = half_exponent(weight)
-        if exponent is None:
-            raise ValueError("the weights are not exact in float16")
-        # Scaling by a power of two changes no mantissa, before the product or after it.
-        self._descale = 2.0**-exponent if exponent else None
-        scaled = weight * 2.0**exponent if exponent else weight
-        self._bias = bias if exponent else None
-        self._packed = torch.ops.quantized.linear_prepack_fp16(scaled, None if exponent else bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16.default(x, self._packed)
-        if self._descale is not None:
-            result *= self._descale
-            if self._bias is not None:
-                result += self._bias
-        return result
-
-
-def half_exponent(weight: torch.Tensor) -> int | None:
-    """An exponent e for which weight * 2**e is exact in float16 (0 if it can be); None without one.
-
-    bfloat16 checkpoints have small weights below float16's range, but seldom a range wider than it.
-    """
-    weight = weight.detach()
-    largest = float(weight.abs().max()) if weight.numel() else 0.0
-    if not math.isfinite(largest):
-        return None
-    scale_up = _MAX_EXPONENT - math.frexp(largest)[1] if largest else 0
-    for exponent in dict.fromkeys((0, scale_up)):
-        scaled = weight * 2.0**exponent
-        if bool((scaled.half().to(weight.dtype) == scaled).all()):
-            return exponent
-    return None
-
-
 def pack(kernel: str, weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module:
     """A module computing x @ weight.T + bias by a kernel of `KERNELS`.
 
@@ -108,7 +65,10 @@ def pack(kernel: str, weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Mod
         weight: [M, N].
         bias: [M] or None.
     """
-    kinds = {ONEDNN: OnednnLinear, FBGEMM_FP16: HalfLinear}
+    kinds: dict[str, Callable[[torch.Tensor, torch.Tensor | None], nn.Module]] = {
+        ONEDNN: OnednnLinear,
+        FBGEMM_FP16: HalfLinear,
+    }
     return kinds.get(kernel, TorchLinear)(weight, bias)
 
 
@@ -122,7 +82,7 @@ def unavailable(kernel: str, dtype: torch.dtype, device: torch.device) -> str:
         return f"for float32 on the CPU only, not {str(dtype).removeprefix('torch.')} on {device.type}"
     if kernel == ONEDNN and not torch.backends.mkldnn.is_available():
         return "torch is built without oneDNN"
-    if kernel == FBGEMM_FP16 and "fbgemm" not in torch.backends.quantized.supported_engines:
+    if kernel == FBGEMM_FP16 and not half.is_available():
         return "torch has no fbgemm on this machine"
     return ""
 

@@ -13,7 +13,7 @@ from protos import bfloat16
 from protos.shard_manifest import read_manifest
 from protos.shards import open_shards
 from target_service.export_job import ExportOptions, export_file
-from tests.golden_draft import DRAFTS, GOLDEN, TARGET, drafter, first_rounds, load_drafter
+from tests.golden_draft import TARGET
 
 # bfloat16 has 8 bits; a sum of rounded products is off by about half of the last one.
 RELATIVE_ERROR = 0.01
@@ -38,32 +38,6 @@ def test_logits_keep_float32() -> None:
     bfloat16.use_bfloat16(model, keep="head")
     assert isinstance(model["inner"][0], bfloat16.Bfloat16Linear)
     assert type(model["head"]) is nn.Linear
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "expected"),
-    [({"avx512_bf16": True}, "bfloat16"), ({"amx_bf16": True}, "bfloat16"), ({"avx2": True}, "float32")],
-)
-def test_auto_is_what_the_processor_has(
-    capabilities: dict[str, bool], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert bfloat16.chosen("auto") == expected
-    assert bfloat16.chosen("auto", "cuda:0") == "float32"
-    assert bfloat16.chosen("float32") == "float32"
-    assert bfloat16.chosen("bfloat16") == "bfloat16"
-
-
-@pytest.mark.parametrize("name", DRAFTS)
-def test_a_drafter_in_bfloat16_thinks_nearly_the_same(name: str) -> None:
-    fast = load_drafter(GOLDEN / name, TARGET, matrices="bfloat16")
-    fast.self_test()
-    for golden in first_rounds(name):
-        hidden, _ = fast.encode([golden.item])
-        expected, _ = drafter(name).encode([golden.item])
-        assert 0 < relative(hidden, expected) < 3 * RELATIVE_ERROR
-        (result,) = fast.propose([golden.item])
-        assert len(result.tokens) == len(golden.proposals)
 
 
 def test_fast_export_says_so_and_keeps_the_states_nearly(tmp_path: Path) -> None:

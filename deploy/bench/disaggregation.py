@@ -25,7 +25,6 @@ from deploy.up import UNTRAINED, stack_options
 from draft_service.checkpoint import read_draft_config
 from draft_service.loader import load_drafter
 from protos import coordinator_pb2
-from protos.bfloat16 import AUTO
 from target_service.build import build
 from target_service.config import TargetConfig
 
@@ -78,7 +77,7 @@ async def _one_process(options: StackOptions) -> AsyncIterator[InProcess]:
     layers = read_draft_config(options.drafter).target_layer_ids
     config = TargetConfig.load(None, target=str(options.target), tapped_layers=layers, threads=_THREADS)
     built = await asyncio.to_thread(build, config)
-    drafter = await asyncio.to_thread(load_drafter, options.drafter, options.target, (), AUTO)
+    drafter = await asyncio.to_thread(load_drafter, options.drafter, options.target, (), "auto")
     tokenizer = load_tokenizer(built.tokenizer_files, built.description.tokenizer_hash)
     async with in_process(built, drafter, tokenizer) as system:
         yield system
