@@ -1,4 +1,4 @@
-"""What a drafter multiplies in. Its proposals are verified: fewer bits change the speed of text, not the text.
+"""What a drafter multiplies in. Fewer bits change the speed of text and not the text, which is verified.
 
 float32    torch's product
 float16    fbgemm's: weights rounded to float16, all else float32; the fastest for a few rows
