@@ -253,12 +253,18 @@ def test_a_round_is_modelled_from_what_records_say_of_steps_and_ways() -> None:
         assert spot_checks.modelled_seconds(records, v) == pytest.approx(expected, rel=0.02)
 
 
+def test_the_last_round_of_a_text_is_no_whole_one() -> None:
+    arrivals = [(1.0, 1), (2.0, 4), (3.0, 2), (3.9, 1)]
+    assert spot_checks.rate_of_whole_rounds(arrivals) == pytest.approx(6 / 2.0)
+
+
 @pytest.mark.prove
 async def test_spot_checks_in_small() -> None:
     """Real processes, a tiny model: both checks come to a result, and every round was drafted."""
     target = Path(__file__).parent / "golden" / "target_qwen3"
     prompts = [tuple(range(3, 9 + i)) for i in range(4)]
-    outcome = await spot_checks.measure(BenchOptions(str(target), False, lambda _: None), 12, 2, prompts)
+    options = BenchOptions(str(target), False, lambda _: None)
+    outcome = await spot_checks.measure(options, 12, 2, prompt_ids=prompts)
     assert {run.get("of") for run in outcome.runs} >= {"1 requests", "4 requests", "v = 2", "v = 8"}
     undrafted = [run["value"] for run in outcome.runs if run["arm"].endswith("without a draft")]
     assert undrafted == [0] * 20
