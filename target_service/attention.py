@@ -20,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from target_service.flash_kv import FlashKV, FlashTables
 from target_service.packing import PackedStep
 from target_service.paged_kv import PagedKV
+from target_service.run_attention import Piece, attend_to_pieces, pieces_of
 
 KERNEL_NAME = "dlite_paged_sdpa"
 
@@ -31,15 +32,19 @@ class StepContext:
     step: PackedStep
     kv: PagedKV | FlashKV
     biases: tuple[torch.Tensor | None, ...]  # of each span, 0 or -inf: its mask as torch's kernel adds it
+    pieces: tuple[tuple[Piece, ...], ...]  # of each span: see `run_attention`
     tables: FlashTables | None  # with FlashKV
 
     @staticmethod
     def of(step: PackedStep, kv: PagedKV | FlashKV) -> StepContext:
         """Makes what all layers share, once."""
         if isinstance(kv, FlashKV):
-            return StepContext(step, kv, (), FlashTables.of(step, kv.keys.device))
-        dtype = kv.shape.dtype
-        return StepContext(step, kv, tuple(_bias(span.mask, dtype) for span in step.spans), None)
+            return StepContext(step, kv, (), (), FlashTables.of(step, kv.keys.device))
+        biases = tuple(_bias(span.mask, kv.shape.dtype) for span in step.spans)
+        is_cpu = kv.keys.device.type == "cpu"
+        spans = zip(step.spans, biases, strict=True)
+        pieces = tuple(pieces_of(span, bias) if is_cpu else () for span, bias in spans)
+        return StepContext(step, kv, biases, pieces, None)
 
 
 def paged_attention(
@@ -85,11 +90,15 @@ def attend(
         assert paged.tables is not None
         return kv.attend(layer, queries, paged.tables, scaling)
     outputs = []
-    for span, bias in zip(step.spans, paged.biases, strict=True):
+    for span, bias, pieces in zip(step.spans, paged.biases, paged.pieces, strict=True):
+        own = queries[None, :, span.first_row : span.first_row + span.num_rows]
+        if pieces:
+            outputs.append(attend_to_pieces(own, kv.keys[layer], kv.values[layer], pieces, scaling)[0])
+            continue
         past_keys, past_values = kv.read(layer, span.context)
         outputs.append(
             F.scaled_dot_product_attention(
-                queries[None, :, span.first_row : span.first_row + span.num_rows],
+                own,
                 past_keys[None],
                 past_values[None],
                 attn_mask=bias,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from target_service import engine as engine_module
-from target_service import scheduler
+from target_service import run_attention, scheduler
 from target_service.block_pool import BlockPool
 from target_service.page_sharing import PageSharing
 from target_service.prefix_cache import PrefixCache
-from tests.wrong_builds import WrongBuild
+from tests.wrong_builds import WrongBuild, everywhere
 
 
 def _chain_without_parent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +49,11 @@ def _publish_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
         return extension
 
     monkeypatch.setattr(engine_module.Engine, "_extend", extend)
+
+
+def _rows_see_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = run_attention.pieces_of
+    monkeypatch.setattr("target_service.attention.pieces_of", lambda span, _bias: right(span, None))
 
 
 def _close_keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +139,16 @@ ENGINE_BUILDS: dict[str, WrongBuild] = {
         apply=_crop_as_a_library_does,
         check="tests/test_page_sharing.py::test_a_crop_to_what_is_not_there_is_refused_and_changes_nothing",
         arguments={"length": 4},
+    ),
+    "runs-weighed-alike": WrongBuild(
+        says="what came of each run of pages counts the same, however much the softmax had in it",
+        apply=everywhere(run_attention.weighed, lambda outputs, _log_sums: outputs.mean(dim=0)),
+        check="tests/test_run_attention.py::test_pieces_are_the_context_joined",
+        arguments={"seed": 1},
+    ),
+    "rows-see-what-follows": WrongBuild(
+        says="a block's rows see the proposals behind them where a context lies in several runs",
+        apply=_rows_see_what_follows,
+        check="tests/test_run_attention.py::test_a_text_behind_a_found_prefix_is_plain_decoding",
     ),
 }
