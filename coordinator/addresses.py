@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from protos.errors import InvalidRequest
 if TYPE_CHECKING:
     from protos.security import Endpoint
 
+# With a colon, and no blank, comma or control character in it: the rest is for gRPC to resolve.
+_ADDRESS = re.compile(r"[!-+\--~]*:[!-+\--~]{1,1000}", re.ASCII)
+_MOST_SHOWN = 80
 # Certificate, key, authority and token of a caller.
 CallerFiles = tuple[Path | None, Path | None, Path | None, Path | None]
 
@@ -43,7 +47,8 @@ def addresses_in(text: str, field: str = "") -> tuple[str, ...]:
 def check_addresses(addresses: Sequence[str], field: str) -> None:
     """Raises InvalidRequest, naming the field, for what is no address or comes twice."""
     for address in addresses:
-        if not address or address != address.strip() or "," in address:
-            raise InvalidRequest(f"{address!r} is no address", field=field)
+        if not _ADDRESS.fullmatch(address):
+            shown = address if len(address) <= _MOST_SHOWN else f"{address[:_MOST_SHOWN]}.."
+            raise InvalidRequest(f"{shown!r} is no address: host:port or unix:PATH", field=field)
     if len(set(addresses)) != len(addresses):
         raise InvalidRequest("names an address twice", field=field)

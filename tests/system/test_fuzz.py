@@ -16,8 +16,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from deploy.bench.fuzzing import SECONDS, Addresses, Fuzz, converse
-from protos import rpc
+from deploy.bench.fuzzing import SECONDS, Addresses, Fuzz, call, converse
+from protos import coordinator_pb2, rpc
 from tests.fakes import GOLDEN
 from tests.system import stack as system
 from tests.system.stack import Stack, golden_target, stack
@@ -95,6 +95,25 @@ async def test_ten_thousand_hostile_messages_for_each_service_do_no_harm() -> No
     codes = await fuzz(10_500)  # unary methods get less than their share
     assert codes.total() >= 30_000
     assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 5_000
+
+
+async def test_hostile_lists_of_replicas_are_refused_or_undone() -> None:
+    """A list that is well formed takes effect, so nobody is served meanwhile; the right one mends all."""
+    async with golden_stack() as running:
+        assert running.draft is not None
+        addresses = Addresses(running.coordinator.address, running.target.address, running.draft.address)
+        good = coordinator_pb2.SetReplicasRequest(
+            target_addresses=[addresses.target], draft_addresses=[addresses.draft]
+        )
+        expected = (await system.ask(addresses.coordinator, GOOD)).token_ids
+        sender = Fuzz(addresses)
+        await sender.unary(addresses.coordinator, "dlite.v1.Coordinator", {"SetReplicas": [good]}, 900)
+        assert not sender.faults
+        assert sender.codes[grpc.StatusCode.INVALID_ARGUMENT] > 60
+        async with rpc.open_channel(addresses.coordinator) as channel:
+            data = good.SerializeToString()
+            assert await call(channel, "/dlite.v1.Coordinator/SetReplicas", data) is grpc.StatusCode.OK
+        assert (await system.ask(addresses.coordinator, GOOD)).token_ids == expected
 
 
 async def test_24_mib_of_garbage_do_no_harm() -> None:
