@@ -58,7 +58,8 @@ async def test_a_drafter_that_dies_in_mid_round_costs_no_token() -> None:
         listed = await list_replicas(running.address)
         sums = {each.fingerprint[:1]: each.num_rounds for each in listed.drafts}
         assert sums["o"] > 20
-        assert drafters.num_moved >= 1
+        # What was held went on as a hedge, if it waited long enough for one, or moved.
+        assert drafters.num_moved + drafters.num_hedged >= 1
 
 
 @asynccontextmanager
