@@ -99,7 +99,7 @@ class Membership:
         """Both lists are checked before either is used.
 
         Raises:
-            InvalidRequest: an empty address, or one that is named twice.
+            InvalidRequest: what is no address, or is named twice.
         """
         check_addresses(message.target_addresses, "target_addresses")
         check_addresses(message.draft_addresses, "draft_addresses")

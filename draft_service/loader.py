@@ -37,7 +37,7 @@ def load_drafter(
         device: torch's name of what computes.
 
     Raises:
-        InvalidRequest: a folder is not there, or no such device.
+        InvalidRequest: a folder is not there, no such device, or no such kernel.
         ContractMismatch: the checkpoint is damaged or does not belong to this target.
     """
     _check_device(device)

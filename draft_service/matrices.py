@@ -13,16 +13,26 @@ from torch import nn
 from draft_service.config import Matrices
 from protos import half
 from protos.bfloat16 import use_bfloat16
+from protos.errors import InvalidRequest
 
 # The layer that makes the logits.
 _OUTPUT = "output_proj"
 
 
 def chosen(matrices: Matrices, device: str = "cpu") -> Matrices:
-    """Auto is the fastest that this machine's CPU has, and float32 where something else computes."""
+    """Auto is the fastest that this machine's CPU has, and float32 where something else computes.
+
+    Raises:
+        InvalidRequest: float16 where there is no kernel for it.
+    """
+    is_cpu = torch.device(device).type == "cpu"
+    if matrices == "float16" and not (is_cpu and half.is_available()):
+        raise InvalidRequest(
+            "float16 is a kernel of fbgemm, for CPUs: use auto, which takes what is there", field="matrices"
+        )
     if matrices != "auto":
         return matrices
-    if torch.device(device).type != "cpu":
+    if not is_cpu:
         return "float32"
     if half.is_available():
         return "float16"

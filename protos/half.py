@@ -35,9 +35,10 @@ class HalfLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         exponent = half_exponent(weight)
-        if exponent is None and not may_round:
-            raise ValueError("the weights are not exact in float16")
-        exponent = exponent or 0
+        if exponent is None:
+            if not may_round:
+                raise ValueError("the weights are not exact in float16")
+            exponent = _fitting_exponent(weight)
         # Scaling by a power of two changes no mantissa, before the product or after it.
         self._descale = 2.0**-exponent if exponent else None
         scaled = weight * 2.0**exponent if exponent else weight
@@ -59,15 +60,19 @@ def half_exponent(weight: torch.Tensor) -> int | None:
     bfloat16 checkpoints have small weights below float16's range, but seldom a range wider than it.
     """
     weight = weight.detach()
-    largest = float(weight.abs().max()) if weight.numel() else 0.0
-    if not math.isfinite(largest):
+    if not bool(torch.isfinite(weight).all()):
         return None
-    scale_up = _MAX_EXPONENT - math.frexp(largest)[1] if largest else 0
-    for exponent in dict.fromkeys((0, scale_up)):
+    for exponent in dict.fromkeys((0, _fitting_exponent(weight))):
         scaled = weight * 2.0**exponent
         if bool((scaled.half().to(weight.dtype) == scaled).all()):
             return exponent
     return None
+
+
+def _fitting_exponent(weight: torch.Tensor) -> int:
+    """That carries the largest weight just below float16's largest number."""
+    largest = float(weight.abs().max()) if weight.numel() else 0.0
+    return _MAX_EXPONENT - math.frexp(largest)[1] if largest else 0
 
 
 def use_half(model: nn.Module) -> None:

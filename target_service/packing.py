@@ -30,7 +30,8 @@ class Extension:
     num_decisions: int
 
 
-# Runs of pages that are copied one by one; beyond, rows are gathered by index.
+# Runs of pages that are copied one by one, or read where they lie (`run_attention`); beyond, rows are
+# gathered by index.
 MAX_RUNS = 16
 Context = tuple[slice, ...] | torch.Tensor
 

@@ -47,9 +47,8 @@ def pieces_of(span: Span, bias: torch.Tensor | None) -> tuple[Piece, ...]:
         return ()
     if span.length < max(LEAST_CONTEXT, LEAST_RUN * len(runs)) or span.num_rows > MOST_ROWS:
         return ()
-    own = (
-        span.length - span.num_rows
-    )  # From here on are the rows themselves, which do not all see each other.
+    # From here on are the rows themselves, which do not all see each other.
+    own = span.length - span.num_rows
     before, last = runs[:-1], runs[-1]
     num_before = span.length - (last.stop - last.start)
     if num_before <= own:

@@ -17,8 +17,8 @@ PAGE, HEADS, QUERY_HEADS, WIDTH = 4, 2, 6, 8
 CPU = torch.device("cpu")
 
 
-def kv_of(num_pages: int) -> PagedKV:
-    kv = PagedKV(KVShape(1, HEADS, WIDTH, torch.float64), num_pages, PAGE, CPU)
+def kv_of(num_pages: int, dtype: torch.dtype = torch.float64) -> PagedKV:
+    kv = PagedKV(KVShape(1, HEADS, WIDTH, dtype), num_pages, PAGE, CPU)
     torch.manual_seed(1)
     kv.keys.normal_()
     kv.values.normal_()
@@ -28,7 +28,8 @@ def kv_of(num_pages: int) -> PagedKV:
 def attended(kv: PagedKV, step: PackedStep) -> torch.Tensor:
     torch.manual_seed(2)
     num_rows = len(step.token_ids)
-    heads = [torch.randn(n, num_rows, WIDTH, dtype=torch.float64) for n in (QUERY_HEADS, HEADS, HEADS)]
+    dtype = kv.shape.dtype
+    heads = [torch.randn(n, num_rows, WIDTH, dtype=dtype) for n in (QUERY_HEADS, HEADS, HEADS)]
     return attend(0, (heads[0], heads[1], heads[2]), StepContext.of(step, kv), None)
 
 
@@ -55,6 +56,18 @@ def test_pieces_are_the_context_joined(seed: int, monkeypatch: pytest.MonkeyPatc
     several = [isinstance(span.context, tuple) and len(span.context) > 1 for span in step.spans]
     assert [bool(each) for each in pieces] == several
     torch.testing.assert_close(attended(kv_of(60), step), joined, rtol=0.0, atol=1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+def test_other_types_differ_by_their_rounding(
+    dtype: torch.dtype, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = pack([Extension((1, 2, 3), 37, (*range(6), *range(12, 16)), 3)], PAGE, CPU)
+    joined = attended(kv_of(60, dtype), step)
+    in_pieces(monkeypatch, 0)
+    found = attended(kv_of(60, dtype), step)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found, joined, rtol=0.0, atol=most)
 
 
 def test_rows_that_lie_in_two_runs_see_themselves_and_those_before(monkeypatch: pytest.MonkeyPatch) -> None:

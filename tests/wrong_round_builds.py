@@ -12,7 +12,7 @@ from coordinator.cohorts import Cohorts
 from coordinator.departures import Departures
 from coordinator.prices import Prices
 from coordinator.tuner import tuner
-from coordinator.tuner.costs import Costs
+from coordinator.tuner.kinds import CycleKind
 from coordinator.tuning import BlindProposals, Proposals
 from protos import draft_pb2
 from tests.wrong_builds import WrongBuild, everywhere
@@ -123,15 +123,13 @@ def _searches_in_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _one_overhead_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Costs.note_cycle
+    one_kind = classmethod(lambda cls, _num_runs, num_cohorts: cls(False, num_cohorts > 1))
+    monkeypatch.setattr(CycleKind, "of", one_kind)
 
-    def wrong(self: Any, shape: Any, *others: Any) -> None:
-        for _ in range(2):
-            right(self, shape, *others)
-            self._overheads = (self._overheads[0],) * 2
-            self._medians = [None, None]
 
-    monkeypatch.setattr(Costs, "note_cycle", wrong)
+def _one_overhead_for_any_number_of_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_kind = classmethod(lambda cls, num_runs, _num_cohorts: cls(num_runs > 0, False))
+    monkeypatch.setattr(CycleKind, "of", one_kind)
 
 
 def _unseen_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +213,11 @@ ROUND_BUILDS: dict[str, WrongBuild] = {
         says="T_S is one number for cycles in which some run and for those in which none does",
         apply=_one_overhead_for_all,
         check=_PACE + "test_mixed_cycles_keep_their_own_overhead",
+    ),
+    "one-overhead-for-any-number-of-cohorts": WrongBuild(
+        says="T_S of one cohort, which delays everybody, is taken for that of several, which hide it",
+        apply=_one_overhead_for_any_number_of_cohorts,
+        check=_PACE + "test_cycles_of_several_cohorts_keep_their_own_overhead",
     ),
     "plan-by-age-alone": WrongBuild(
         says="a plan is made anew when it is old, however acceptance moves",

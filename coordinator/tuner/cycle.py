@@ -24,8 +24,7 @@ class CycleCosts:
         verify_seconds: [rows + 1], T_V by rows, index 0 is 0.
         draft_seconds: [batch + 1][k + 1], T_D by batch and proposals, 0 where either is 0.
         network_seconds: T_net, both links.
-        overhead_seconds: T_S, state and scheduling.
-        overheads: T_S of kinds of cycles that have their own.
+        overhead_seconds: T_S, state and scheduling, of kinds of cycles without their own in `overheads`.
     """
 
     verify_seconds: tuple[float, ...]

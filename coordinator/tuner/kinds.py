@@ -7,7 +7,7 @@ from typing import NamedTuple
 from coordinator.tuner.running import Window
 
 _WINDOW = 32
-# After so many cycles of other kinds a kind is as good as never seen, so that it is tried again.
+# After so many speculating cycles of other kinds a kind is as good as never seen, so that it is tried again.
 _REMEMBERED = 2000
 
 

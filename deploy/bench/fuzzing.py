@@ -139,11 +139,14 @@ async def _converse(channel: grpc.aio.Channel, method: str, messages: Sequence[b
     running = kind(timeout=SECONDS)
     # Read meanwhile: a status comes after the messages before it, and only once these were taken.
     reading = asyncio.ensure_future(_read_to_the_end(running))
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        for data in messages:
-            await asyncio.sleep(pause)
-            await running.write(data)
-    await reading
+    try:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for data in messages:
+                await asyncio.sleep(pause)
+                await running.write(data)
+        await reading
+    finally:
+        reading.cancel()
     return running
 
 

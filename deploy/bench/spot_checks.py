@@ -82,12 +82,12 @@ async def measure(
     """Runs both checks; the value is the worst of tuned over the best fixed v.
 
     Args:
-        num_texts: that the model is checked on, in half as many cycles.
+        num_texts: that the model is checked on, in half as many cycles; with `prompt_ids` all of them.
         prompt_ids: of a target without a tokenizer; else the demo's prompts.
     """
     num_tokens = 3 * num_tokens if options.full else num_tokens
     stack = stack_options(options.target, NO_DRAFTER, target_threads=1, draft_threads=1, coordinator_flags=())
-    texts = await record(stack, num_tokens, num_texts, prompt_ids, options.say)
+    texts = await record(stack, num_tokens, max(num_texts, *CONCURRENCIES), prompt_ids, options.say)
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recorded.jsonl"
@@ -177,7 +177,8 @@ async def model_runs(
 
 
 def rate_of_whole_rounds(arrivals: Sequence[tuple[float, int]]) -> float:
-    """Tokens/s of a text but for its last round, which the text's end cuts."""
+    """Tokens/s of a text of two rounds or more, but for the last one, which the text's end cuts."""
+    assert len(arrivals) > 2, "a first token, a whole round and a cut one"
     (started, _), *between = arrivals[:-1]
     return sum(count for _, count in between) / (between[-1][0] - started)
 
