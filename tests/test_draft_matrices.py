@@ -8,10 +8,11 @@ from torch import nn
 
 from draft_service import matrices
 from draft_service.config import Matrices
+from draft_service.loader import load_drafter
 from protos import half
 from protos.bfloat16 import Bfloat16Linear
 from protos.errors import InvalidRequest
-from tests.golden_draft import DRAFTS, GOLDEN, TARGET, drafter, first_rounds, load_drafter
+from tests.golden_draft import DRAFTS, GOLDEN, TARGET, drafter, first_rounds
 
 # Of a backbone's states: weights of 11 bits, and weights and inputs of 8.
 RELATIVE_ERRORS: dict[Matrices, float] = {"float16": 0.002, "bfloat16": 0.03}
