@@ -18,8 +18,8 @@ import torch
 
 from target_service.packing import Span
 
-# Below, a copy costs less than the calls; a step of so many rows computes longer than it copies.
-LEAST_CONTEXT, LEAST_RUN, MOST_ROWS = 1024, 128, 64
+# Below, a copy costs no more than the calls; a step of so many rows computes longer than it copies.
+LEAST_CONTEXT, LEAST_RUN, MOST_ROWS = 3072, 128, 64
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,17 +83,18 @@ def test_rows_that_lie_in_two_runs_see_themselves_and_those_before(monkeypatch: 
     assert bool(torch.isfinite(attended(kv_of(8), step)).all())
 
 
-def test_short_contexts_short_runs_and_prefill_are_joined() -> None:
+def test_short_contexts_short_runs_and_prefill_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     def pieces(length: int, pages: list[int], num_rows: int) -> tuple[run_attention.Piece, ...]:
         step = pack([Extension((0,) * num_rows, length - num_rows, tuple(pages), 1)], 16, CPU)
         (found,) = StepContext.of(step, PagedKV(KVShape(1, 1, 1, torch.float32), 1, 16, CPU)).pieces
         return found
 
-    two_runs = [*range(40), *range(50, 90)]
-    assert len(pieces(1280, two_runs, 8)) == 2
-    assert pieces(1000, two_runs, 8) == ()
-    assert pieces(1280, list(range(80)), 8) == (), "one run is read where it lies"
-    assert pieces(1280, two_runs, 128) == (), "a prompt's chunk"
+    two_runs = [*range(100), *range(110, 210)]
+    assert len(pieces(3200, two_runs, 8)) == 2
+    assert pieces(3000, two_runs, 8) == ()
+    assert pieces(3200, list(range(200)), 8) == (), "one run is read where it lies"
+    assert pieces(3200, two_runs, 128) == (), "a prompt's chunk"
+    monkeypatch.setattr(run_attention, "LEAST_CONTEXT", 1024)
     many = [page for first in range(0, 160, 10) for page in range(first, first + 5)]
     assert pieces(1280, many, 8) == (), "runs of five pages"
 
