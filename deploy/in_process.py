@@ -171,7 +171,7 @@ async def in_process(
             await batcher.start()
             describe = draft_wire.write_description(drafter.description, built.description.threads)
             draft_port = DrafterPort(batcher, describe)
-        config = CoordinatorConfig.load(None, target_address="in-process")
+        config = CoordinatorConfig.load(None, target_address="in-process:0")
         backends = Backends(members_of(port), draft_port, tokenizer or NoTokenizer())
         coordinator = Coordinator(config, COORDINATOR_ID, backends, epoch_start())
         yield InProcess(coordinator, port)

@@ -93,7 +93,7 @@ class Pair:
 
         self.members = TargetMembers(connect, 0.0)
         self.members.set_addresses(list(targets))
-        config = CoordinatorConfig.load(None, target_address="in-process")
+        config = CoordinatorConfig.load(None, target_address="in-process:0")
         self.coordinator = Coordinator(
             config, COORDINATOR_ID, Backends(self.members, drafter, NoTokenizer()), 1
         )
