@@ -23,6 +23,7 @@ from deploy.bench import (
     replay,
     round_overhead,
     spot_checks,
+    spot_model,
     tuner,
 )
 from deploy.bench.coordinator_capacity import SHAPE
@@ -250,12 +251,12 @@ def test_a_round_is_modelled_from_what_records_say_of_steps_and_ways() -> None:
     ]
     for v in (2, 4, 8):
         expected = 0.010 * v + 0.004 + 0.003 + 0.001
-        assert spot_checks.modelled_seconds(records, v) == pytest.approx(expected, rel=0.02)
+        assert spot_model.modelled_seconds(records, v) == pytest.approx(expected, rel=0.02)
 
 
 def test_the_last_round_of_a_text_is_no_whole_one() -> None:
     arrivals = [(1.0, 1), (2.0, 4), (3.0, 2), (3.9, 1)]
-    assert spot_checks.rate_of_whole_rounds(arrivals) == pytest.approx(6 / 2.0)
+    assert spot_model.rate_of_whole_rounds(arrivals) == pytest.approx(6 / 2.0)
 
 
 @pytest.mark.prove
