@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from protos.layers import swap_linear
+
 
 class Bfloat16Linear(nn.Module):
     """x @ weight.T + bias of a float32 layer, the product in bfloat16. [.., N] -> [.., M], as x's type."""
@@ -32,7 +34,4 @@ def use_bfloat16(model: nn.Module, keep: str) -> None:
     Args:
         keep: the name of the layer that makes the logits: rounded to 8 bits, they would tie.
     """
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and name != keep:
-                setattr(module, name, Bfloat16Linear(child))
+    swap_linear(model, Bfloat16Linear, keep)

@@ -10,6 +10,8 @@ import math
 import torch
 from torch import nn
 
+from protos.layers import swap_linear
+
 # 2**15 is the largest power of two in float16; one binade is kept free for the largest mantissa.
 _MAX_EXPONENT = 15
 
@@ -77,8 +79,9 @@ def _fitting_exponent(weight: torch.Tensor) -> int:
 
 def use_half(model: nn.Module) -> None:
     """Swaps the linear layers of a float32 model in place, rounding their weights to float16."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                bias = None if child.bias is None else child.bias.detach()
-                setattr(module, name, HalfLinear(child.weight.detach(), bias, may_round=True))
+    swap_linear(model, _rounded)
+
+
+def _rounded(stock: nn.Linear) -> HalfLinear:
+    bias = None if stock.bias is None else stock.bias.detach()
+    return HalfLinear(stock.weight.detach(), bias, may_round=True)

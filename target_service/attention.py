@@ -93,7 +93,7 @@ def attend(
     for span, bias, pieces in zip(step.spans, paged.biases, paged.pieces, strict=True):
         own = queries[None, :, span.first_row : span.first_row + span.num_rows]
         if pieces:
-            outputs.append(attend_to_pieces(own, kv.keys[layer], kv.values[layer], pieces, scaling)[0])
+            outputs.append(attend_to_pieces(layer, own, kv, pieces, scaling)[0])
             continue
         past_keys, past_values = kv.read(layer, span.context)
         outputs.append(

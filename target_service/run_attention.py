@@ -7,7 +7,7 @@ of https://arxiv.org/abs/2501.01005, 2.2):
 
     L_i = log sum_j exp(q k_j)  of run i;   out = sum_i out_i exp(L_i) / sum_i exp(L_i)
 
-Shapes: A query heads, H key/value heads, C head width, n rows of a sequence, T context, P * S slots.
+Shapes: A query heads, C head width, n rows of a sequence, T context.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from target_service.packing import Span
+from target_service.paged_kv import PagedKV
 
 # Below, a copy costs no more than the calls; a step of so many rows computes longer than it copies.
 LEAST_CONTEXT, LEAST_RUN, MOST_ROWS = 3072, 128, 64
@@ -73,23 +74,18 @@ def _cut(runs: tuple[slice, ...], length: int) -> tuple[tuple[slice, ...], tuple
 
 
 def attend_to_pieces(
+    layer: int,
     queries: torch.Tensor,  # [1, A, n, C]
-    keys: torch.Tensor,  # [H, P * S, C]
-    values: torch.Tensor,  # [H, P * S, C]
+    kv: PagedKV,
     pieces: tuple[Piece, ...],
     scaling: float | None,
 ) -> torch.Tensor:
     """[1, A, n, C]: as attention to all pieces joined, up to the order of summation."""
     outputs, sums = [], []
     for piece in pieces:
+        keys, values = kv.read(layer, piece.runs)
         output, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries,
-            _joined(keys, piece.runs)[None],
-            _joined(values, piece.runs)[None],
-            0.0,
-            False,
-            attn_mask=piece.bias,
-            scale=scaling,
+            queries, keys[None], values[None], 0.0, False, attn_mask=piece.bias, scale=scaling
         )
         outputs.append(output)
         sums.append(log_sum)  # [1, A, n]
@@ -104,7 +100,3 @@ def weighed(
     shares = torch.softmax(log_sums, dim=0)[..., None]
     merged: torch.Tensor = (outputs * shares).sum(dim=0)
     return merged
-
-
-def _joined(rows: torch.Tensor, runs: tuple[slice, ...]) -> torch.Tensor:
-    return rows[:, runs[0]] if len(runs) == 1 else torch.cat([rows[:, run] for run in runs], dim=1)

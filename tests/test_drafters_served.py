@@ -52,15 +52,13 @@ async def test_a_drafter_that_dies_in_mid_round_costs_no_token() -> None:
         texts = [asyncio.create_task(client.complete(request(max_tokens=150, **FIXED))) for _ in range(2)]
         # Two texts at once: some question comes to each of the two.
         await until(lambda: bool(held))
-        num_hedged = drafters.num_hedged
         dying.outbox.close()
         for text in texts:
             assert (await text).token_ids == list(range(150))
         listed = await list_replicas(running.address)
         sums = {each.fingerprint[:1]: each.num_rounds for each in listed.drafts}
         assert sums["o"] > 20
-        # What was held had gone on as a hedge, if it waited long enough for one, or it moved.
-        assert drafters.num_moved >= 1 or num_hedged >= 1
+        assert drafters.num_moved >= 1
 
 
 @asynccontextmanager

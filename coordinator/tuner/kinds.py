@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.tuner.running import Window
@@ -29,32 +30,36 @@ class CycleKind(NamedTuple):
 KINDS = tuple(CycleKind(mixed, overlapped) for overlapped in (False, True) for mixed in (False, True))
 
 
+@dataclass
+class _Seen:
+    """Of one kind: its last cycles, their median, and when the newest was."""
+
+    window: Window = field(default_factory=lambda: Window(_WINDOW))
+    median: float = 0.0
+    at: int = 0
+
+
 class Overheads:
     """The median of the last cycles of each kind."""
 
     def __init__(self) -> None:
-        self._windows: dict[CycleKind, Window] = {}
-        self._medians: dict[CycleKind, float] = {}
-        self._last_seen: dict[CycleKind, int] = {}
+        self._seen: dict[CycleKind, _Seen] = {}
         self._num_cycles = 0
 
     def note(self, kind: CycleKind, seconds: float) -> None:
         """Takes a cycle; less than nothing where it was quicker than the model."""
         self._num_cycles += 1
-        window = self._windows.setdefault(kind, Window(_WINDOW))
-        window.note(seconds)
-        self._medians[kind] = max(window.percentile(50), 0.0)
-        self._last_seen[kind] = self._num_cycles
-        for other in [one for one, at in self._last_seen.items() if self._num_cycles - at > _REMEMBERED]:
-            for found in (self._windows, self._medians, self._last_seen):
-                del found[other]
+        seen = self._seen.setdefault(kind, _Seen())
+        seen.window.note(seconds)
+        seen.median, seen.at = max(seen.window.percentile(50), 0.0), self._num_cycles
+        oldest = self._num_cycles - _REMEMBERED
+        self._seen = {kind: seen for kind, seen in self._seen.items() if seen.at >= oldest}
 
     def seconds(self, kind: CycleKind) -> float:
         """T_S of a kind; before it was seen, that of the other one with as many cohorts. Several cohorts
         are taken to hide it until they are tried: one computes while another is on its way."""
-        if kind in self._medians:
-            return self._medians[kind]
-        return self._medians.get(CycleKind(not kind.is_mixed, kind.is_overlapped), 0.0)
+        seen = self._seen.get(kind) or self._seen.get(CycleKind(not kind.is_mixed, kind.is_overlapped))
+        return seen.median if seen else 0.0
 
     def all(self) -> dict[CycleKind, float]:
         """Of every kind, as they are now."""
